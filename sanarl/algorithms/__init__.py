@@ -1,0 +1,1 @@
+"""The loss terms of one optimiser step, an algorithm a module."""

@@ -1,0 +1,1 @@
+"""Datasets that a command line can name; each module has ``get_dataset(config)``."""

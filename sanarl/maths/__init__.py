@@ -1,0 +1,1 @@
+"""Tensors and floats only: every formula with its source."""

@@ -1,0 +1,1 @@
+"""Rewards: what a picture is worth."""

@@ -1,0 +1,1 @@
+"""Ranks, optimiser steps, checkpoints, run folders."""

@@ -1,0 +1,1 @@
+"""A toy world of coloured shapes: captions, drawing, scoring."""
