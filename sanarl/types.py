@@ -1,0 +1,73 @@
+"""Values that cross module boundaries.
+
+Letters in shapes: B samples, P prompts, G samples of a group, L text tokens, D text width, T denoising steps, F frames.
+
+``latents`` keep the rank of their VAE: (B, C, H, W) for images, (B, C, F, H, W) for video.
+``media`` is always (B, F, 3, H, W) in [0, 1]; an image has F = 1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+
+class Rows:
+    """Row selection shared by every batch type: ``batch[rows]`` selects along dim 0 of every tensor and list."""
+
+    def __getitem__(self, rows: Tensor) -> Self:
+        """Select ``rows`` ((N,) int64 on the CPU); tensors are indexed on the device they live on."""
+        picked: dict[str, object] = {}
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                picked[field.name] = value[rows.to(value.device)]
+            elif isinstance(value, Rows):
+                picked[field.name] = value[rows]
+            elif isinstance(value, list):
+                picked[field.name] = [value[i] for i in rows.tolist()]
+        return replace(self, **picked)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True)
+class Cond(Rows):
+    """What the transformer attends to: text embeddings and which of their tokens are real."""
+
+    embeds: Tensor  # (B, L, D)
+    mask: Tensor  # (B, L) 1 = keep, 0 = padding
+
+
+@dataclass(frozen=True)
+class Rollout(Rows):
+    """Finished samples, one a row; the rows of a group need not be adjacent, ``groups`` says where they belong."""
+
+    ids: Tensor  # (B,) int64, CPU: number of the sample within the step, over all ranks
+    groups: Tensor  # (B,) int64, CPU: number of the group (equal prompts of a step are one group), over all ranks
+    prompts: list[str]
+    cond: Cond
+    latents: Tensor  # (B, C, ..., H, W) clean x0, in the model's latent scale
+    sigmas: Tensor  # (B, T) noise levels visited, descending; sigma = 0 is not among them
+    advantages: Tensor | None = None  # (B,) float32, on the latents' device
+
+
+@dataclass(frozen=True)
+class Term:
+    """One backward pass. ``weight`` over all terms that a rank gives to an optimiser step sums to 1."""
+
+    loss: Tensor  # ()
+    weight: float
+    metrics: Mapping[str, Tensor]  # name -> (), detached; averaged with the same weights
+
+
+class Trainable(Protocol):
+    """What an optimiser step needs of whatever is trained."""
+
+    masters: list[torch.nn.Parameter]
+
+    def collect_gradients(self) -> None:
+        """Add the gradients of the working weights to the fp32 masters' and clear the former."""
+
+    def publish(self) -> None:
+        """Copy the masters into the working weights."""
