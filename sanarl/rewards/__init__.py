@@ -1,1 +1,114 @@
 """Rewards: what a picture is worth."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sanarl.errors import UserError
+from sanarl.importing import import_named, nearest, where
+
+if TYPE_CHECKING:
+    from sanarl.rewards.mix import Mix
+
+# name -> where it is defined: a class (built without arguments) or a function
+TABLE = {
+    "shapes": "sanarl.rewards.scorers.shapes:Shapes",
+}
+
+# Rewards that presets in circulation name and this version does not have.
+# fmt: off
+NOT_YET = frozenset({
+    "aesthetic", "clipscore", "cosmos_reason1", "dance_grpo", "deqa", "gen_eval", "geneval", "hpsv2", "hpsv3",
+    "image_reward", "imagereward", "jpeg_compressibility", "jpeg_incompressibility", "ocr", "pickscore",
+    "qwenvl", "unified_reward", "unifiedreward", "video_ocr",
+})
+# fmt: on
+
+__all__ = ["NOT_YET", "TABLE", "build"]
+
+
+def build(reward_function: Mapping[str, float]) -> Mix:
+    """Make the rewards that a configuration names.
+
+    Args:
+        reward_function: Name -> weight. A name is one of ``TABLE``, or ``module:function`` or
+            ``path/to/file.py:function`` for one's own. A class is built without arguments.
+
+    Raises:
+        UserError: Listing every unknown name, unusable object and unusable weight.
+    """
+    from sanarl.rewards.mix import Mix
+
+    if not reward_function:
+        raise UserError(f"reward_function is empty; accepted: {_accepted()}")
+    faults, parts = [], {}
+    short = [_label(name) for name in reward_function]
+    for name, weight in reward_function.items():
+        label = _label(name)
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+            faults.append(f"reward {name!r}: found the weight {weight!r}; accepted: a finite number")
+            continue
+        try:
+            parts[label if short.count(label) == 1 else name] = (float(weight), _resolve(name))
+        except UserError as error:
+            faults.append(str(error))
+    if not faults and not any(weight > 0 for weight, _ in parts.values()):
+        found = {name: weight for name, (weight, _) in parts.items()}
+        faults.append(f"reward_function: found the weights {found}; accepted: at least one above 0")
+    if faults:
+        raise UserError("\n".join(faults))
+    return Mix(parts)
+
+
+def _accepted() -> str:
+    return f"{', '.join(sorted(TABLE))}, or your own as module:function or path/to/file.py:function"
+
+
+def _label(name: str) -> str:
+    return name.rpartition(":")[2]
+
+
+def _resolve(name: str) -> Any:
+    """The callable behind a name."""
+    target = TABLE.get(name, name)
+    module_name, colon, attribute = target.rpartition(":")
+    if not colon:
+        if name.lower() in NOT_YET:
+            raise UserError(f"reward {name!r} is not available in this version; accepted: {_accepted()}")
+        raise UserError(f"reward {name!r} is not known{nearest(name, sorted(TABLE))}; accepted: {_accepted()}")
+    try:
+        module = import_named(module_name)
+    except UserError as error:
+        raise UserError(f"reward {name!r}: {error}") from error
+    value = getattr(module, attribute, None)
+    if value is None:
+        public = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
+        raise UserError(f"reward {name!r}: {module_name} has no {attribute!r}{nearest(attribute, public)}")
+    if inspect.isclass(value):
+        try:
+            value = value()
+        except UserError as error:
+            raise UserError(f"reward {name!r}: {error}") from error
+        except Exception as error:
+            text = f"reward {name!r}: {attribute}() failed; a class is built without arguments\n  {where(error)}"
+            raise UserError(text) from error
+    _check_call(name, value)
+    return value
+
+
+def _check_call(name: str, reward: Any) -> None:
+    """Find out before the first rollout that a reward cannot be called."""
+    accepted = "a function (media, prompts, metadata), or a class whose objects are called so"
+    if not callable(reward):
+        raise UserError(f"reward {name!r}: found {type(reward).__name__}; accepted: {accepted}")
+    try:
+        signature = inspect.signature(reward)
+    except ValueError:  # built-in without a signature: the first call will tell
+        return
+    try:
+        signature.bind(None, None, None)
+    except TypeError as error:
+        raise UserError(f"reward {name!r}: found the arguments {signature}; accepted: {accepted}") from error

@@ -1,0 +1,82 @@
+"""The shapes world as a data set: pictures with captions for SFT, captions alone for RL and validation.
+
+Nothing is read from disk: item i is a pure function of i, drawn when it is taken.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sanarl.errors import UserError
+from sanarl.shapes import captions, drawing
+
+if TYPE_CHECKING:
+    from sanarl.config import Config
+
+NUM_PICTURES = 4096
+NUM_PROMPTS = 2048
+NUM_VALIDATION = 256
+
+
+class Pictures(Sequence[dict[str, Any]]):
+    """SFT items of the training captions: ``{"prompt", "media" (1, 3, size, size)}``.
+
+    Args:
+        size: Side of the pictures in pixels.
+        n: How many items there are.
+    """
+
+    def __init__(self, size: int = drawing.SIZE, n: int = NUM_PICTURES):
+        self.size, self.n = size, n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> dict[str, Any]:  # type: ignore[override]  # slices are not offered
+        if not -self.n <= index < self.n:
+            raise IndexError(f"item {index} of {self.n}")
+        rng = random.Random(f"shapes picture {index % self.n}")  # a string seed is hashed, the same on every machine
+        prompt = captions.sample(captions.split("train"), 1, rng)[0]
+        picture = torch.from_numpy(drawing.render(prompt, rng, self.size))  # (H, W, 3)
+        return {"prompt": prompt, "media": picture.permute(2, 0, 1)[None].float() / 255}
+
+
+def get_dataset(config: Config) -> Sequence[dict[str, Any]]:
+    """4096 pictures with captions for SFT, 2048 captions for RL, of the split "train" in the mix of kinds.
+
+    Raises:
+        UserError: If policy.diffusers.inference_size is not a square of at least 32 pixels.
+    """
+    if config.train.train_policy.type == "sft":
+        return Pictures(_side(config))
+    prompts = captions.sample(captions.split("train"), NUM_PROMPTS, random.Random("shapes prompts"))
+    return [{"prompt": prompt, "metadata": {}} for prompt in prompts]
+
+
+def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
+    """A fixed, balanced list of captions of the split in validation.dataset.split: "dev" unless it says "test".
+
+    There are validation.num_prompts of them, 256 when that is not set.
+
+    Raises:
+        UserError: If there is no such split.
+    """
+    which = config.validation.dataset.split or "dev"
+    if isinstance(which, list | tuple) and len(which) == 1:
+        which = which[0]
+    if which not in ("train", "dev", "test"):
+        raise UserError(f"validation.dataset.split: found {which!r}; accepted for shapes: 'dev', 'test', 'train'")
+    prompts = captions.balanced(which, config.validation.num_prompts or NUM_VALIDATION)
+    return [{"prompt": prompt, "metadata": {}} for prompt in prompts]
+
+
+def _side(config: Config) -> int:
+    height, width = config.policy.diffusers.inference_size
+    if height != width or height < 32:
+        found = f"found [{height}, {width}]"
+        raise UserError(f"policy.diffusers.inference_size: {found}; accepted for shapes: a square of 32 or more")
+    return int(height)
