@@ -14,7 +14,7 @@ from sanarl.shapes.captions import COLOURS, Scene, parse
 COLOUR_ONLY, SHAPE_ONLY = 0.5, 0.25
 """Credit for an object of the right colour but wrong shape, and of the right shape but wrong colour."""
 
-_SIZE, _MIN_SIDE = 64, 32  # thresholds below are for 64 pixels and scale with the picture
+_SIZE, _MIN_SIDE = 64, 48  # below 48 small circles and squares look alike; thresholds are for 64 and scale
 _MIN_AREA, _OPENING, _MIN_OFFSET = 40, 2, 8
 _MAX_DISTANCE = 110.0  # RGB distance from the nearest palette colour
 _MIN_IOU, _ASPECT = 0.75, (0.6, 1.67)
@@ -48,7 +48,7 @@ def detect(image: NDArray[np.uint8]) -> list[Found]:
     mask is opened and split into connected components, and components too small to see are dropped.
 
     Args:
-        image: uint8 ``(H, H, 3)``, RGB, H at least 32; areas and lengths scale with H.
+        image: uint8 ``(H, H, 3)``, RGB, H at least 48; areas and lengths scale with H.
 
     Raises:
         ValueError: The picture has another type or shape.
@@ -102,7 +102,7 @@ def score(image: NDArray[np.uint8], prompt: str) -> dict[str, float]:
     matched by colour and their centroids are 8 pixels (of 64) or more apart in the direction asked for.
 
     Args:
-        image: uint8 ``(H, H, 3)``, RGB.
+        image: uint8 ``(H, H, 3)``, RGB, H at least 48.
         prompt: A caption of the shapes world.
 
     Returns:
