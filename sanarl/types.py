@@ -6,7 +6,7 @@ Letters in shapes: B samples, P prompts, G samples of a group, L text tokens, D 
 ``media`` is always (B, F, 3, H, W) in [0, 1]; an image has F = 1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol, Self
 
@@ -29,6 +29,20 @@ class Rows:
             elif isinstance(value, list):
                 picked[field.name] = [value[i] for i in rows.tolist()]
         return replace(self, **picked)  # type: ignore[type-var]
+
+    @classmethod
+    def cat(cls, parts: Sequence[Self]) -> Self:
+        """Put batches one after the other; a field that is None in the first part stays None."""
+        joined: dict[str, object] = {}
+        for field in fields(cls):  # type: ignore[arg-type]
+            values = [getattr(part, field.name) for part in parts]
+            if isinstance(values[0], Tensor):
+                joined[field.name] = torch.cat(values)
+            elif isinstance(values[0], Rows):
+                joined[field.name] = type(values[0]).cat(values)
+            elif isinstance(values[0], list):
+                joined[field.name] = [item for value in values for item in value]
+        return replace(parts[0], **joined)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
@@ -71,3 +85,6 @@ class Trainable(Protocol):
 
     def publish(self) -> None:
         """Copy the masters into the working weights."""
+
+    def learner_moved(self) -> None:
+        """Hear that the masters have changed."""

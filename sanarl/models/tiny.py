@@ -224,6 +224,7 @@ def load_pipeline(name: str = "tiny-image", torch_dtype: torch.dtype = torch.flo
     if name not in NAMES:
         raise UserError(f"no embedded model is named {name!r}; accepted: {', '.join(NAMES)}")
     with resources.as_file(resources.files("sanarl") / "assets" / name) as folder:
-        pipeline = SanaPipeline.from_pretrained(folder, torch_dtype=torch_dtype, local_files_only=True)
+        pipeline = SanaPipeline.from_pretrained(folder, local_files_only=True)
+    pipeline.to(torch_dtype)  # the keyword of from_pretrained was renamed between releases of diffusers
     pipeline.set_progress_bar_config(disable=True)
     return pipeline

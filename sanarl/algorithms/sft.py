@@ -1,0 +1,52 @@
+"""Supervised fine-tuning: conditional flow matching (Lipman et al., arXiv:2210.02747, eq. 9) on pictures with captions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from sanarl.maths import draw
+from sanarl.maths.flow import Density, interpolate, per_sample, training_sigma
+from sanarl.models.policy import Policy
+from sanarl.types import Term
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which noise levels are trained on, how many samples a backward pass takes, and how often captions are dropped."""
+
+    mini_batch: int
+    density: Density
+    logit_mean: float
+    logit_std: float
+    flow_shift: float
+    caption_dropout: float = 0.0
+
+
+def terms(
+    policy: Policy, media: list[torch.Tensor], captions: list[str], ids: torch.Tensor, settings: Settings, key: draw.Key
+) -> Iterator[Term]:
+    """The terms of one optimiser step: mean squared error of the velocity, a mini-batch a term.
+
+    Args:
+        policy: under the learner's values.
+        media: B samples of shape (F, 3, H, W) in [0, 1].
+        captions: B strings.
+        ids: (B,) int64, identity of each sample: its noise and noise level depend on ``key`` and its id alone.
+        settings: see there.
+        key: what this step is, for example (seed, step).
+    """
+    captions = list(captions)
+    for row, u in enumerate(draw.uniform(ids, *key, "caption").tolist()):
+        if u < settings.caption_dropout:
+            captions[row] = ""
+    for rows in torch.arange(len(ids)).split(settings.mini_batch):
+        x0 = policy.model.encode_media(torch.stack([media[i] for i in rows.tolist()]))
+        cond = policy.model.encode_prompts([captions[i] for i in rows.tolist()])
+        noise = draw.normal(ids[rows], x0.shape[1:], *key, "noise").to(x0.device)
+        z = draw.normal(ids[rows], (), *key, "sigma")
+        sigma = training_sigma(z, settings.density, settings.logit_mean, settings.logit_std, settings.flow_shift)
+        sigma = sigma.to(x0.device, x0.dtype)
+        v = policy.velocity(interpolate(x0, noise, sigma), sigma, cond)
+        loss = per_sample((v - (noise - x0)) ** 2).mean()
+        yield Term(loss, weight=len(rows) / len(ids), metrics={"sigma": sigma.mean()})

@@ -1,0 +1,139 @@
+"""The LoRA slot (Hu et al., arXiv:2106.09685) of a transformer: adding it, and reading adapters from files."""
+
+import difflib
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+from peft import LoraConfig, get_peft_model_state_dict
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from sanarl.errors import UserError
+
+NAME = "default"
+FILES = ("pytorch_lora_weights.safetensors", "adapter_model.safetensors")
+PREFIXES = ("transformer.", "base_model.model.")
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """Rank, scale and place of an adapter, in PEFT's terms."""
+
+    r: int
+    alpha: float
+    target_modules: list[str] | str
+    init: bool | Literal["gaussian"] = "gaussian"
+    use_rslora: bool = False
+    r_pattern: dict[str, int] = field(default_factory=dict)
+    alpha_pattern: dict[str, float] = field(default_factory=dict)
+
+
+def add_adapter(transformer: nn.Module, settings: LoraSettings, seed: int) -> dict[str, Tensor]:
+    """Freeze the transformer and add one adapter to it, drawn from ``seed`` alone.
+
+    Returns:
+        Parameter name -> starting value in float32. The adapter's own weights are in the transformer's dtype.
+
+    Raises:
+        UserError: when a target names no module of the transformer.
+    """
+    _check_targets(transformer, settings.target_modules)
+    dtype = transformer.dtype
+    transformer.requires_grad_(False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        transformer.add_adapter(
+            LoraConfig(
+                r=settings.r,
+                lora_alpha=settings.alpha,
+                target_modules=settings.target_modules,
+                init_lora_weights=settings.init,
+                use_rslora=settings.use_rslora,
+                rank_pattern=settings.r_pattern,
+                alpha_pattern=settings.alpha_pattern,
+            ),
+            adapter_name=NAME,
+        )
+    adapter = {n: p for n, p in transformer.named_parameters() if p.requires_grad}
+    start = {n: p.detach().float().clone() for n, p in adapter.items()}
+    for p in adapter.values():
+        p.data = p.data.to(dtype)
+    return start
+
+
+def _check_targets(transformer: nn.Module, targets: list[str] | str) -> None:
+    layers = [n for n, m in transformer.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    suffixes = sorted({re.sub(r"^.*?\d+\.", "", n) for n in layers})
+    if isinstance(targets, str):
+        try:
+            missing = [] if any(re.fullmatch(targets, n) for n in layers) else [targets]
+        except re.error as error:
+            raise UserError(f"policy.lora.target_modules: {targets!r} is no regular expression: {error}") from None
+    else:
+        missing = [t for t in targets if not any(n == t or n.endswith(f".{t}") for n in layers)]
+    if missing:
+        hints = {near for t in missing for near in difflib.get_close_matches(t, suffixes, n=2)}
+        raise UserError(
+            f"policy.lora.target_modules: nothing in {type(transformer).__name__} is called {', '.join(missing)}; "
+            f"{'did you mean ' + ', '.join(sorted(hints)) + '?' if hints else 'its layers are ' + ', '.join(suffixes)}"
+        )
+
+
+def read_adapter(path: Path, transformer: nn.Module, settings: LoraSettings) -> dict[str, Tensor]:
+    """Starting values from a saved adapter, for the slot that ``add_adapter`` made.
+
+    Args:
+        path: a folder or file as diffusers (``pytorch_lora_weights.safetensors``) or PEFT
+            (``adapter_model.safetensors`` beside ``adapter_config.json``) write it.
+        transformer: with its slot. settings: of that slot.
+
+    Returns:
+        Parameter name -> value in float32.
+
+    Raises:
+        UserError: when there is no such file, or its rank, scale, names or shapes are not the slot's.
+    """
+    file = next((path / name for name in FILES if (path / name).is_file()), path)
+    if not file.is_file():
+        raise UserError(f"policy.lora.lora_path: no adapter in {path}; expected a folder with {' or '.join(FILES)}")
+    try:
+        with safe_open(file, framework="pt") as opened:
+            metadata, saved = opened.metadata() or {}, {k: opened.get_tensor(k) for k in opened.keys()}  # noqa: SIM118
+    except Exception as error:
+        raise UserError(f"policy.lora.lora_path: {file} is no readable safetensors file: {error}") from error
+    _check_scale(file, metadata, settings)
+    for prefix in PREFIXES:
+        saved = {k.removeprefix(prefix): v for k, v in saved.items()}
+    slot = get_peft_model_state_dict(transformer, adapter_name=NAME)
+    faults = [f"{k} is missing" for k in sorted(slot.keys() - saved.keys())]
+    faults += [f"{k} has no place" for k in sorted(saved.keys() - slot.keys())]
+    faults += [
+        f"{k} has shape {tuple(saved[k].shape)}, the slot {tuple(slot[k].shape)}"
+        for k in sorted(slot.keys() & saved.keys())
+        if slot[k].shape != saved[k].shape
+    ]
+    if faults:
+        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise UserError(
+            f"policy.lora.lora_path: {file} does not fit policy.lora (r, target_modules): {'; '.join(faults[:5])}{more}"
+        )
+    return {k.replace(".weight", f".{NAME}.weight"): v.float() for k, v in saved.items()}
+
+
+def _check_scale(file: Path, metadata: dict[str, str], settings: LoraSettings) -> None:
+    """Rank and alpha written beside the weights must be the slot's; without any, alpha = r is what loaders assume."""
+    if "lora_adapter_metadata" in metadata:
+        found = {k.removeprefix("transformer."): v for k, v in json.loads(metadata["lora_adapter_metadata"]).items()}
+    elif (file.parent / "adapter_config.json").is_file():
+        found = json.loads((file.parent / "adapter_config.json").read_text(encoding="utf-8"))
+    else:
+        found = {"r": settings.r, "lora_alpha": settings.r}
+    for key, asked in (("r", settings.r), ("lora_alpha", settings.alpha), ("use_rslora", settings.use_rslora)):
+        if float(found.get(key, asked)) != float(asked):
+            raise UserError(
+                f"policy.lora.{key}: found {asked}, but the adapter {file} has {found[key]}; write {key} = {found[key]}"
+            )

@@ -1,0 +1,31 @@
+"""What a model family must provide."""
+
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from sanarl.types import Cond
+
+
+class FlowModel(Protocol):
+    """A rectified-flow model behind one interface; timestep scaling, masks and learned sigma end here."""
+
+    transformer: nn.Module
+    pipeline: Any
+    """The diffusers pipeline that the parts come from; exports are written through it."""
+    flow_shift: float
+    """The timestep shift of the model's own scheduler."""
+    latent_shape: tuple[int, ...]
+    """Shape of one sample's latents, without the batch."""
+
+    def encode_prompts(self, prompts: list[str]) -> Cond:
+        """Embed prompts, each distinct one once: B strings -> Cond of B rows."""
+
+    def encode_media(self, media: Tensor) -> Tensor:
+        """(B, F, 3, H, W) in [0, 1] -> latents (B, C, ..., H', W') float32, in the model's latent scale."""
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Latents -> media (B, F, 3, H, W) float32 in [0, 1]."""
+
+    def velocity(self, x_t: Tensor, sigma: Tensor, cond: Cond) -> Tensor:
+        """The model's velocity at noisy latents ``x_t`` and noise levels ``sigma`` (B,), in the dtype of ``x_t``."""

@@ -1,0 +1,116 @@
+"""SANA (Xie et al., arXiv:2410.10629; SANA-1.5, arXiv:2501.18427) through its diffusers pipeline."""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from diffusers import SanaPipeline
+from torch import Tensor, nn
+
+from sanarl.errors import UserError
+from sanarl.types import Cond
+
+TIMESTEPS = 1000  # the transformer is conditioned on sigma in thousandths
+
+
+class Sana:
+    """SANA for images: DC-AE latents (B, C, H/f, W/f), Gemma text embeddings, a linear-attention transformer."""
+
+    def __init__(
+        self,
+        pipeline: SanaPipeline,
+        size: tuple[int, int],
+        max_prompt_length: int,
+        complex_human_instruction: bool,
+        device: torch.device,
+        offload: bool,
+    ):
+        """Place the parts and freeze them.
+
+        Args:
+            pipeline: loaded, in the dtypes that shall be computed in.
+            size: height and width of the pictures in pixels.
+            max_prompt_length: text tokens kept of a prompt.
+            complex_human_instruction: put the pipeline's own instruction before every prompt, as its call does.
+            device: where to compute.
+            offload: keep the text encoder and the autoencoder on the CPU while they are not in use.
+
+        Raises:
+            UserError: when the autoencoder cannot make pictures of this size.
+        """
+        self.pipeline, self.device, self._offload = pipeline, device, offload
+        self.transformer = pipeline.transformer.requires_grad_(False).eval().to(device)
+        for part in (pipeline.vae, pipeline.text_encoder):
+            part.requires_grad_(False).eval().to("cpu" if offload else device)
+        self._max_prompt_length = max_prompt_length
+        self._instruction = _default_instruction() if complex_human_instruction else None
+        factor, channels = pipeline.vae_scale_factor, self.transformer.config.in_channels
+        if any(edge % (factor * self.transformer.config.patch_size) for edge in size):
+            raise UserError(
+                f"policy.diffusers.inference_size: found {list(size)}; the autoencoder works in cells of "
+                f"{factor * self.transformer.config.patch_size} pixels, so height and width must be multiples of that"
+            )
+        self.latent_shape: tuple[int, ...] = (channels, size[0] // factor, size[1] // factor)
+        scheduler = pipeline.scheduler.config
+        self.flow_shift = float(scheduler.get("flow_shift") or scheduler.get("shift") or 1.0)
+        self._learned_sigma = self.transformer.config.out_channels == 2 * channels
+
+    @contextmanager
+    def _resident(self, part: nn.Module) -> Iterator[nn.Module]:
+        """``part`` on the device, and back on the CPU afterwards when offloading."""
+        part.to(self.device)
+        try:
+            yield part
+        finally:
+            if self._offload:
+                part.to("cpu")
+
+    @torch.no_grad()
+    def encode_prompts(self, prompts: list[str]) -> Cond:
+        """Embed prompts, each distinct one once: B strings -> Cond of (B, L, D) and (B, L)."""
+        distinct = list(dict.fromkeys(prompts))
+        with self._resident(self.pipeline.text_encoder):
+            embeds, mask, _, _ = self.pipeline.encode_prompt(
+                distinct,
+                do_classifier_free_guidance=False,
+                device=self.device,
+                max_sequence_length=self._max_prompt_length,
+                # The empty prompt of classifier-free guidance never carries the instruction.
+                complex_human_instruction=None if distinct == [""] else self._instruction,
+            )
+        place = {prompt: row for row, prompt in enumerate(distinct)}
+        return Cond(embeds, mask)[torch.tensor([place[prompt] for prompt in prompts])]
+
+    @torch.no_grad()
+    def encode_media(self, media: Tensor) -> Tensor:
+        """(B, 1, 3, H, W) in [0, 1] -> latents (B, C, H', W') float32, scaled by the autoencoder's scaling_factor."""
+        with self._resident(self.pipeline.vae) as vae:
+            pixels = (2 * media[:, 0] - 1).to(self.device, vae.dtype)
+            return vae.encode(pixels).latent.float() * vae.config.scaling_factor
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Latents (B, C, H', W') -> media (B, 1, 3, H, W) float32 in [0, 1]."""
+        with self._resident(self.pipeline.vae) as vae:
+            pixels = vae.decode((latents / vae.config.scaling_factor).to(vae.dtype)).sample
+        return (pixels.float() / 2 + 0.5).clamp(0, 1)[:, None]
+
+    def velocity(self, x_t: Tensor, sigma: Tensor, cond: Cond) -> Tensor:
+        """Velocity at ``x_t`` (B, C, H', W') and ``sigma`` (B,), computed in the transformer's dtype."""
+        dtype = self.transformer.dtype
+        out = self.transformer(
+            x_t.to(dtype),
+            encoder_hidden_states=cond.embeds.to(dtype),
+            encoder_attention_mask=cond.mask,
+            timestep=sigma.float() * TIMESTEPS * self.transformer.config.timestep_scale,
+            return_dict=False,
+        )[0]
+        if self._learned_sigma:
+            out = out.chunk(2, dim=1)[0]
+        return out.to(x_t.dtype)
+
+
+def _default_instruction() -> list[str]:
+    """The instruction that the pipeline's own call puts before a prompt."""
+    return list(inspect.signature(SanaPipeline.__call__).parameters["complex_human_instruction"].default)

@@ -1,0 +1,103 @@
+"""A checkpoint is a folder ``step_N`` that is either complete or absent.
+
+It holds ``state.pt`` (tensors and plain values, read without unpickling anything else) and ``manifest.json`` with the
+size and SHA-256 of that file, the step, and the identity of the configuration that wrote it. It is written under
+another name in the same folder, flushed to the disk and then renamed (:mod:`sanarl.files`).
+"""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from sanarl.errors import UserError
+from sanarl.files import complete_folder
+
+FORMAT = "sanarl-checkpoint-1"
+
+
+class Stateful(Protocol):
+    """Anything that a checkpoint keeps."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on."""
+
+    def load_state_dict(self, state: dict[str, Any], /) -> Any:
+        """Take it over."""
+
+
+def save(folder: Path, step: int, identity: str, state: dict[str, Stateful]) -> Path:
+    """Write ``folder/step_N`` completely or not at all.
+
+    Raises:
+        UserError: when the disk does not take it; what was there before is untouched.
+    """
+    final = folder / f"step_{step}"
+    try:
+        with complete_folder(final) as partial:
+            torch.save({name: part.state_dict() for name, part in state.items()}, partial / "state.pt")
+            manifest = {"format": FORMAT, "step": step, "identity": identity, **_fingerprint(partial / "state.pt")}
+            (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
+        raise UserError(f"{final}: the checkpoint could not be written: {error}; earlier ones are untouched") from error
+    return final
+
+
+def _fingerprint(file: Path) -> dict[str, object]:
+    digest = hashlib.sha256()
+    with open(file, "rb") as opened:
+        while chunk := opened.read(1 << 20):
+            digest.update(chunk)
+    return {"bytes": file.stat().st_size, "sha256": digest.hexdigest()}
+
+
+def complete(folder: Path) -> list[Path]:
+    """Checkpoints in ``folder``, oldest first."""
+    found = [p for p in folder.glob("step_*") if p.is_dir() and p.name.removeprefix("step_").isdigit()]
+    return sorted(found, key=lambda p: int(p.name.removeprefix("step_")))
+
+
+def read(path: Path, identity: str) -> dict[str, Any]:
+    """The state in the checkpoint ``path``, after every check that can be made.
+
+    Raises:
+        UserError: when it is damaged, not a checkpoint of this program, or of another configuration.
+    """
+    advice = "Choose another checkpoint with --resume PATH, or start anew with --resume never"
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            raise ValueError(f"manifest.json does not say {FORMAT}")
+        found = _fingerprint(path / "state.pt")
+        if found != {key: manifest.get(key) for key in found}:
+            raise ValueError("state.pt is not the file that was written (size or SHA-256 differ)")
+        state = torch.load(path / "state.pt", weights_only=True, map_location="cpu")
+    except Exception as error:
+        raise UserError(f"{path}: this checkpoint cannot be used: {error}. {advice}") from error
+    if manifest["identity"] != identity:
+        raise UserError(f"{path}: this checkpoint belongs to a run with another configuration. {advice}")
+    return state
+
+
+def restore(path: Path, identity: str, state: dict[str, Stateful]) -> None:
+    """Load the checkpoint ``path`` into ``state``.
+
+    Raises:
+        UserError: as ``read``, and when a part is missing or does not fit.
+    """
+    saved = read(path, identity)
+    for name, part in state.items():
+        try:
+            part.load_state_dict(saved[name])
+        except Exception as error:
+            raise UserError(f"{path}: its {name!r} does not fit this run: {error}") from error
+
+
+def prune(folder: Path, max_keep: int) -> None:
+    """Delete the oldest checkpoints beyond ``max_keep``; 0 or less keeps all."""
+    if max_keep > 0:
+        for old in complete(folder)[:-max_keep]:
+            shutil.rmtree(old)

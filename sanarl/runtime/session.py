@@ -1,0 +1,148 @@
+"""One run: its folder, its ranks, what it says, and when it saves. Knows nothing about models or algorithms."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sanarl.files import remove_partial
+from sanarl.runtime import checkpoint
+from sanarl.runtime.checkpoint import Stateful
+from sanarl.runtime.console import Console
+from sanarl.runtime.folder import RunFolder
+from sanarl.runtime.signals import Signals
+from sanarl.runtime.track import Tracker
+from sanarl.runtime.world import World
+
+
+@dataclass(frozen=True)
+class Saving:
+    """When a run saves, and how much of it stays."""
+
+    enabled: bool
+    every: int
+    max_keep: int
+    export: bool
+    at_exit: bool
+
+
+@dataclass
+class Progress:
+    """How far a run has come; part of every checkpoint."""
+
+    step: int = 0
+    updates: int = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """What a checkpoint keeps."""
+        return {"step": self.step, "updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Take over what a checkpoint kept."""
+        self.step, self.updates = state["step"], state["updates"]
+
+
+class Session:
+    """The surroundings of a training loop."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        world: World,
+        identity: str,
+        saving: Saving,
+        console: Console,
+        trackers: list[Tracker],
+        log_interval: int,
+        total: int,
+    ):
+        """Nothing is read or written yet."""
+        self.folder, self.world, self.console, self.total = folder, world, console, total
+        self.progress, self.signals = Progress(), Signals()
+        self._identity, self._saving, self._trackers, self._log_interval = identity, saving, trackers, log_interval
+        self._times: dict[str, float] = {}
+
+    # ---- steps
+
+    def steps(self, state: dict[str, Stateful], resume_from: Path | None, export: Callable[[Path], None]) -> Iterator[int]:
+        """The steps still to run; after each the run saves when that is due, and ends when a signal asks for it.
+
+        Args:
+            state: everything that a checkpoint holds, by name; the progress is added.
+            resume_from: a checkpoint to start from.
+            export: writes what diffusers loads into a folder.
+
+        Raises:
+            UserError: when the checkpoint cannot be used, or the disk takes no more.
+        """
+        state = {"progress": self.progress, **state}
+        if resume_from is not None:
+            checkpoint.restore(resume_from, self._identity, state)
+            self.console.line(f"resumed {resume_from} after step {self.progress.step}")
+            if self.world.main:
+                self.folder.cut_metrics(self.progress.step)
+        if self.world.main:
+            for parent in (self.folder.checkpoints, self.folder.exports):
+                remove_partial(parent)
+        with self.signals:
+            while self.progress.step < self.total:
+                started = time.perf_counter()
+                yield self.progress.step + 1
+                self.progress.step += 1
+                stop = self.world.agree(self.signals.stop is not None)
+                self._save_if_due(state, export, stop)
+                self._times["between"] = time.perf_counter() - started
+                if stop:
+                    name = self.signals.stop.name if self.signals.stop else "a signal on another rank"
+                    self.console.line(f"stopped by {name} after step {self.progress.step}")
+                    return
+
+    def _save_if_due(self, state: dict[str, Stateful], export: Callable[[Path], None], stop: bool) -> None:
+        step, saving = self.progress.step, self._saving
+        asked = self.world.agree(self.signals.save)
+        self.signals.save = False
+        due = step % saving.every == 0 or step == self.total or asked or (stop and saving.at_exit)
+        if not (saving.enabled and due):
+            return
+        if self.world.main:
+            path = checkpoint.save(self.folder.checkpoints, step, self._identity, state)
+            self.console.line(f"saved {path}")
+            if saving.export:
+                export(self.folder.exports / f"step_{step}")
+            checkpoint.prune(self.folder.checkpoints, saving.max_keep)
+            checkpoint.prune(self.folder.exports, saving.max_keep)
+        self.world.barrier()
+
+    # ---- numbers
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the seconds of the block to the step's ``time/<name>``."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._times[name] = self._times.get(name, 0.0) + time.perf_counter() - started
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Write a step's numbers to metrics.jsonl and the trackers, and to the person every ``log_interval`` steps."""
+        times = {f"time/{name}": seconds for name, seconds in self._times.items() if name != "between"}
+        self._times = {}
+        if not self.world.main:
+            return
+        metrics = {**metrics, **times}
+        with open(self.folder.metrics, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **metrics}) + "\n")
+        for tracker in self._trackers:
+            tracker.log(step, metrics)
+        if step % self._log_interval == 0 or step == self.total or any(name.startswith("eval/") for name in metrics):
+            self.console.metrics(step, self.total, metrics)
+        self.console.progress(step, self.total)
+
+    def close(self) -> None:
+        """End trackers and the bar."""
+        for tracker in self._trackers:
+            tracker.close()
+        self.console.__exit__()

@@ -1,0 +1,136 @@
+"""One optimiser step, for every algorithm."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from sanarl.errors import UserError
+from sanarl.runtime.world import World
+from sanarl.types import Term, Trainable
+
+
+class NotFinite(UserError):
+    """Too many steps in a row had a loss or gradient that is not finite."""
+
+
+@dataclass
+class StepGuard:
+    """Counts skipped steps and stops the run after ``limit`` in a row."""
+
+    limit: int
+    in_a_row: int = 0
+    total: int = 0
+
+    def passed(self) -> None:
+        """A step was taken."""
+        self.in_a_row = 0
+
+    def skipped(self, step: int, culprit: str) -> None:
+        """A step was left out.
+
+        Raises:
+            NotFinite: when it was the last one allowed in a row.
+        """
+        self.in_a_row, self.total = self.in_a_row + 1, self.total + 1
+        if self.in_a_row >= self.limit:
+            raise NotFinite(
+                f"step {step}: {culprit} is not finite, and {self.in_a_row} optimiser steps in a row were left out for "
+                f"that reason (train.max_skipped_steps = {self.limit}). Lower train.optm_lr, or compute in float32 "
+                f"(train.param_dtype); the last checkpoint holds finite weights"
+            )
+
+    def state_dict(self) -> dict[str, int]:
+        """What a checkpoint keeps."""
+        return {"in_a_row": self.in_a_row, "total": self.total}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Take over what a checkpoint kept."""
+        self.in_a_row, self.total = state["in_a_row"], state["total"]
+
+
+def optimise(
+    terms: Iterable[Term],
+    policy: Trainable,
+    optimizer: torch.optim.Optimizer,
+    *,
+    grad_clip: float,
+    share: float,
+    world: World,
+    guard: StepGuard,
+    step: int,
+) -> dict[str, float] | None:
+    """Back up every term, sum over ranks, check, clip once, step once.
+
+    Args:
+        terms: this rank's terms; their weights sum to 1 (there may be none when ``share`` is 0).
+        policy: whose working weights carry the gradients and whose masters are stepped.
+        optimizer: over ``policy.masters``.
+        grad_clip: largest norm of the gradient; 0 or less does not clip.
+        share: this rank's share of the global batch; the shares of all ranks sum to 1.
+        world: the ranks.
+        guard: told whether the step was taken.
+        step: for messages.
+
+    Returns:
+        The weighted mean of every metric over all terms and ranks, and grad_norm; None when the step was skipped
+        because a loss or the gradient was not finite.
+
+    Raises:
+        NotFinite: after ``guard.limit`` skipped steps in a row.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    totals: dict[str, torch.Tensor] = {}
+    weight, worst = 0.0, None
+    for number, term in enumerate(terms):
+        (term.loss * (term.weight * share)).backward()
+        policy.collect_gradients()
+        weight += term.weight
+        for name, value in {"loss": term.loss.detach(), **term.metrics}.items():
+            added = value.double() * (term.weight * share)
+            totals[name] = totals[name] + added if name in totals else added
+        worst = _first_bad(term.loss.detach(), number, worst)
+    assert abs(weight - (share > 0)) < 1e-6, f"the weights of a step's terms sum to {weight}, not 1"
+    for master in policy.masters:
+        if master.grad is None:
+            master.grad = torch.zeros_like(master)
+        world.sum(master.grad)
+    means = _reduce(totals, world)
+    norm = nn.utils.clip_grad_norm_(policy.masters, grad_clip if grad_clip > 0 else float("inf"))
+    bad_term = _bad_term(worst, world)
+    if bad_term is not None or not torch.isfinite(norm):
+        guard.skipped(step, f"the loss of term {bad_term}" if bad_term is not None else "the gradient's norm")
+        return None
+    optimizer.step()
+    policy.publish()
+    policy.learner_moved()
+    guard.passed()
+    return means | {"grad_norm": float(norm)}
+
+
+def _first_bad(loss: torch.Tensor, number: int, worst: torch.Tensor | None) -> torch.Tensor:
+    """Number of the first term whose loss is not finite, kept on the device so that no step waits for it; inf: none."""
+    bad = torch.where(torch.isfinite(loss), torch.inf, float(number)).double()
+    return bad if worst is None else torch.minimum(worst, bad)
+
+
+def _bad_term(worst: torch.Tensor | None, world: World) -> int | None:
+    """The first bad term of any rank, the same answer on all of them."""
+    mine = float("inf") if worst is None else float(worst)
+    table = torch.full((world.size,), 0.0, dtype=torch.float64, device=world.device)
+    table[world.rank] = mine if mine != float("inf") else -1.0
+    bad = [n for n in world.sum(table).tolist() if n >= 0]
+    return int(min(bad)) if bad else None
+
+
+def _reduce(totals: dict[str, torch.Tensor], world: World) -> dict[str, float]:
+    """Sum every metric over ranks; a rank without rows learns the names from the others."""
+    names = sorted(totals)
+    if world.size > 1:
+        names = sorted(set().union(*world.gather_objects(names)))
+    zero = torch.zeros((), dtype=torch.float64, device=world.device)
+    if not names:
+        return {}
+    values = world.sum(torch.stack([totals.get(name, zero).to(world.device) for name in names]))
+    return dict(zip(names, values.tolist(), strict=True))

@@ -1,0 +1,81 @@
+"""The only module that talks to torch.distributed."""
+
+import os
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among its peers; without torchrun, the only one."""
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = torch.device("cpu")
+
+    @classmethod
+    def start(cls) -> Self:
+        """Join the group that torchrun's environment describes, on this rank's GPU when there is one."""
+        size, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+        device = torch.device("cuda", local % torch.cuda.device_count()) if torch.cuda.is_available() else cls.device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        if size > 1 and not dist.is_initialized():
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        return cls(dist.get_rank(), dist.get_world_size(), device) if size > 1 else cls(device=device)
+
+    def stop(self) -> None:
+        """Leave the group."""
+        if self.size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    @property
+    def main(self) -> bool:
+        """Whether this rank writes files and talks to people."""
+        return self.rank == 0
+
+    def rows(self, n: int) -> range:
+        """This rank's share of range(n): contiguous, sizes differing by at most one."""
+        return range(self.rank * n // self.size, (self.rank + 1) * n // self.size)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Sum over ranks, in place."""
+        if self.size > 1:
+            dist.all_reduce(x)
+        return x
+
+    def gather(self, x: Tensor, n: int) -> Tensor:
+        """Put the ranks' rows of ``rows(n)`` together: (share, ...) -> (n, ...) on the CPU, the same on every rank."""
+        whole = torch.zeros(n, *x.shape[1:], dtype=x.dtype, device=self.device)
+        mine = self.rows(n)
+        whole[mine.start : mine.stop] = x.to(self.device)
+        return self.sum(whole).cpu()
+
+    def agree(self, flag: bool) -> bool:
+        """Whether any rank says yes."""
+        return bool(self.sum(torch.tensor(float(flag), device=self.device)) > 0)
+
+    def barrier(self) -> None:
+        """Wait for every rank."""
+        if self.size > 1:
+            dist.barrier()
+
+    def gather_objects(self, value: T) -> list[T]:
+        """Every rank's value, on every rank."""
+        box: list[T] = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(box, value)
+        return box
+
+    def tell(self, value: T) -> T:
+        """The main rank's value, on every rank."""
+        box = [value]
+        if self.size > 1:
+            dist.broadcast_object_list(box, device=self.device)
+        return box[0]
