@@ -238,14 +238,18 @@ def done(folder: Path) -> bool:
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> SanaPipeline:
-    return SanaPipeline.from_pretrained(folder, torch_dtype=dtype, local_files_only=True)
+    return SanaPipeline.from_pretrained(folder, local_files_only=True).to(dtype)
 
 
 def export(base: Path, out: Path) -> None:
     """Write the base in float16 and measure what a reader of those files gets in float32."""
     load(base, torch.float16).save_pretrained(out)
-    for path in out.rglob("*.jinja"):
-        path.unlink()
+    for path in [out / "model_index.json", *out.rglob("*config.json")]:
+        config = json.loads(path.read_text())
+        config.pop("_name_or_path", None)  # a folder of this machine
+        path.write_text(json.dumps(config, indent=2) + "\n")
+    for path in out.rglob("*.safetensors"):
+        path.chmod(0o644)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     print(f"export: {json.dumps({'megabytes': round(size / 1e6, 2), 'dev': measure(load(out))})}", flush=True)
 

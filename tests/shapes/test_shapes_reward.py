@@ -8,7 +8,7 @@ from scipy import ndimage
 
 from sanarl.shapes.captions import COLOURS, SHAPES, balanced, sample, split
 from sanarl.shapes.drawing import distance, render
-from sanarl.shapes.scoring import detect, score
+from sanarl.shapes.scoring import classify, detect, score
 
 
 def picture(*objects, size=64):
@@ -98,6 +98,31 @@ def test_reward_by_hand(prompt, objects, reward):
 def test_relation_needs_eight_pixels(offset, reward):
     image = picture(("red", "square", 28, 14, 9), ("blue", "square", 28 + offset, 48, 9))
     assert score(image, "a red square left of a blue square")["reward"] == reward
+
+
+Y, X = np.mgrid[0:24, 0:24] - 11.5
+R = np.hypot(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("region", "name"),
+    [
+        (np.maximum(np.abs(Y), np.abs(X) * 3**0.5 / 2 + np.abs(Y) / 2) <= 10.4, "circle"),  # hexagon
+        (np.abs(X) + np.abs(Y) < 17, "circle"),  # octagon
+        ((R < 12) & (R > 6), "circle"),  # ring
+        ((R < 12) & (R > 7), "blob"),
+        ((R < 12) & (Y < 3), "square"),  # disc cut at five eighths
+        ((R < 12) & (Y < 0), "blob"),
+        (np.abs(X) <= 9 + Y / 4, "square"),  # trapezium, top half the base
+        (np.abs(X) <= 7.5 + 9 * Y / 24, "triangle"),  # triangle without a quarter of its height
+        (np.abs(X) + np.abs(Y) < 12, "blob"),  # diamond
+        (X <= Y, "blob"),  # right-angled triangle
+    ],
+)
+def test_what_passes_for_a_shape(region, name):
+    # Reference: the loose spots that docs/tiny.md states.
+    rows, columns = region.any(1), region.any(0)
+    assert classify(region[rows][:, columns]) == name
 
 
 def test_specks_count_for_nothing_and_unknown_colours_as_surplus():
