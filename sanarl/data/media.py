@@ -1,0 +1,156 @@
+"""One decoder for every picture file, and the crop that never stretches."""
+
+import io
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageCms, ImageOps
+from torch import Tensor
+
+from sanarl.errors import UserError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+# By content, not by name: PIL would start Ghostscript for a PostScript file that is called .png.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "TIFF", "GIF", "PPM")
+MAX_PIXELS = 89_478_485  # PIL warns of a decompression bomb above this; we refuse
+
+_log = logging.getLogger(__name__)
+
+
+def decode_image(path: str | Path) -> Tensor:
+    """Read a picture as sRGB.
+
+    EXIF orientation is applied; an embedded colour profile is converted to sRGB; transparency is laid over white;
+    16-bit, 32-bit integer and float pictures are scaled, not clipped; of several frames or pages the first is read.
+    A profile that does not fit the picture or an unreadable EXIF block is ignored with a warning in the log, as
+    browsers do.
+
+    Args:
+        path: A JPEG, PNG, WebP, BMP, TIFF, GIF or PPM file; its content decides, not its name.
+
+    Returns:
+        float32 (3, H, W) in [0, 1].
+
+    Raises:
+        UserError: If the file is missing, truncated, foreign or too large, naming it.
+    """
+    path = Path(path)
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "nothing" if not path.exists() else "something that is not a file"
+        raise UserError(f"{path}: found {found}; accepted: a picture file")
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise _too_large(path, f"{image.width} x {image.height} pixels")
+            image.load()
+            rgb = _to_rgb(_upright(image, path), path)  # (H, W, 3)
+    except UserError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(path, "a picture that large or compressed that hard") from error
+    except Image.UnidentifiedImageError as error:
+        found = "an empty file" if path.stat().st_size == 0 else "content that is no picture"
+        raise UserError(f"{path}: found {found}; accepted: {', '.join(FORMATS)}") from error
+    except Exception as error:  # PIL raises many types on damaged files
+        raise UserError(f"{path}: cannot be decoded: {error or type(error).__name__}") from error
+    return torch.from_numpy(np.ascontiguousarray(rgb.transpose(2, 0, 1), dtype=np.float32))
+
+
+def _too_large(path: Path, found: str) -> UserError:
+    return UserError(f"{path}: found {found}; accepted: at most {MAX_PIXELS} pixels: make it smaller first")
+
+
+def _upright(image: Image.Image, path: Path) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception as error:  # the picture itself was read
+        _log.warning("%s: its EXIF block cannot be read and is ignored: %s", path, error)
+        return image
+
+
+def _to_rgb(image: Image.Image, path: Path) -> NDArray[np.float32]:
+    """(H, W, 3) in [0, 1] from a loaded picture of any mode."""
+    if image.mode == "F" or image.mode.startswith("I"):
+        return _deep(image, path)
+    if image.mode == "LAB":
+        srgb, lab = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
+        image = ImageCms.profileToProfile(image, lab, srgb, outputMode="RGB")  # type: ignore[assignment]
+        return np.asarray(image, np.float32) / 255
+    profile = image.info.get("icc_profile")
+    alpha = None
+    if image.has_transparency_data:
+        grey = image.mode in ("1", "L", "LA")
+        image = image.convert("RGBA")
+        alpha = np.asarray(image.getchannel("A"), np.float32)[..., None] / 255
+        image = image.convert("L" if grey else "RGB")  # drops alpha without blending
+    elif image.mode not in ("L", "RGB", "CMYK"):
+        image = image.convert("L" if image.mode == "1" else "RGB")
+    if profile:
+        image = _to_srgb(image, profile, path)
+    rgb = np.asarray(image.convert("RGB"), np.float32) / 255
+    return rgb if alpha is None else rgb * alpha + (1 - alpha)
+
+
+def _to_srgb(image: Image.Image, profile: bytes, path: Path) -> Image.Image:
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        srgb = ImageCms.createProfile("sRGB")
+        if image.mode == "L" and source.profile.xcolor_space.strip() == "RGB":
+            image = image.convert("RGB")
+        converted = ImageCms.profileToProfile(image, source, srgb, outputMode="RGB")
+    except (ImageCms.PyCMSError, OSError, ValueError) as error:
+        _log.warning("%s: its colour profile does not fit mode %s and is ignored: %s", path, image.mode, error)
+        return image
+    assert converted is not None
+    return converted
+
+
+def _deep(image: Image.Image, path: Path) -> NDArray[np.float32]:
+    """Grey pictures of more than 8 bits: 16-bit, 32-bit integer, float."""
+    values = np.asarray(image)
+    if image.mode == "F":
+        if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= 1):
+            found = f"floating-point values from {values.min():g} to {values.max():g}"
+            raise UserError(f"{path}: found {found}; accepted: values in [0, 1]")
+        grey = values.astype(np.float32)
+    elif image.mode == "I":
+        # 16-bit data in a 32-bit box is common; a picture that goes beyond it is taken at its full range.
+        if values.min() < 0:
+            raise UserError(f"{path}: found negative values (down to {values.min()}); accepted: unsigned integers")
+        grey = (values / (65535 if values.max() <= 65535 else 2**31 - 1)).astype(np.float32)
+    else:
+        grey = values.astype(np.float32) / 65535
+    transparent = image.info.get("transparency")  # one grey value, PNG's tRNS
+    if isinstance(transparent, int):
+        grey = np.where(values == transparent, np.float32(1), grey)
+    return np.repeat(grey[..., None], 3, axis=2)
+
+
+def cover_crop(media: Tensor, size: tuple[int, int]) -> Tensor:
+    """Scale until a picture covers the size, and cut the centre out: never stretched, antialiased (bicubic).
+
+    The largest centred box of the target's aspect is taken to a fraction of a pixel and scaled once.
+
+    Args:
+        media: (F, 3, H, W) in [0, 1].
+        size: The (height, width) wanted.
+
+    Returns:
+        float32 (F, 3, height, width) in [0, 1].
+    """
+    height, width = size
+    h, w = media.shape[-2:]
+    if (h, w) == (height, width):
+        return media.to(torch.float32)
+    scale = max(height / h, width / w)
+    box_h, box_w = min(h, height / scale), min(w, width / scale)
+    box = ((w - box_w) / 2, (h - box_h) / 2, (w + box_w) / 2, (h + box_h) / 2)
+    planes = media.detach().to("cpu", torch.float32).reshape(-1, h, w).contiguous().numpy()
+    resized = [
+        np.asarray(Image.fromarray(plane).resize((width, height), Image.Resampling.BICUBIC, box)) for plane in planes
+    ]
+    out = torch.from_numpy(np.stack(resized)).reshape(*media.shape[:-2], height, width)
+    return out.clamp_(0, 1)  # bicubic overshoots at edges

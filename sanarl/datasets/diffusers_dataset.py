@@ -1,0 +1,65 @@
+"""A folder of pictures with captions (json + jpg pairs) for SFT; its captions serve RL and validation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sanarl.data.folder import ImageFolder, captions
+from sanarl.errors import UserError
+
+if TYPE_CHECKING:
+    from sanarl.config import Config
+
+PLACEHOLDERS = ("local_dir", "local_validation_dir", "/path/to/dataset", "path/to/dataset")
+ACCEPTED = "accepted: a folder of NAME.json + NAME.jpg pairs (also png, webp, bmp, tiff)"
+
+
+def get_dataset(config: Config) -> Sequence[dict[str, Any]]:
+    """Pictures of train.train_policy.dataset.local_dir for SFT (each decoded once before training), captions for RL.
+
+    Raises:
+        UserError: If the folder is missing, or listing everything that is wrong in it.
+    """
+    key = "train.train_policy.dataset.local_dir"
+    folder = _folder(config.train.train_policy.dataset.local_dir, key)
+    try:
+        if config.train.train_policy.type != "sft":
+            return _items(folder)
+        height, width = config.policy.diffusers.inference_size
+        pictures = ImageFolder(folder, (height, width))
+        pictures.verify()
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from error
+    return pictures
+
+
+def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
+    """The captions of validation.dataset.local_dir: of every json file there, with or without a picture.
+
+    Raises:
+        UserError: If the folder is missing, or listing everything that is wrong in it.
+    """
+    key = "validation.dataset.local_dir"
+    folder = _folder(config.validation.dataset.local_dir, key)
+    try:
+        return _items(folder)
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from error
+
+
+def _items(folder: Path) -> list[dict[str, Any]]:
+    return [{"prompt": prompt, "metadata": {}} for prompt in captions(folder)]
+
+
+def _folder(value: str, key: str) -> Path:
+    if not value:
+        raise UserError(f"{key} is not set; {ACCEPTED}")
+    path = Path(value).expanduser()
+    if not path.exists() and value in PLACEHOLDERS:
+        raise UserError(f"{key}: found the placeholder {value!r}; {ACCEPTED}\n  for example: --set {key}=./my_pictures")
+    if not path.is_dir():
+        found = "a file" if path.exists() else "nothing"
+        raise UserError(f"{key}: found {found} at {path} ({path.absolute()}); {ACCEPTED}")
+    return path
