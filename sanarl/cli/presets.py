@@ -1,0 +1,66 @@
+"""sanarl presets: what is shipped, and how a file differs from it."""
+
+import difflib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+presets = typer.Typer(help="The presets that are shipped.", no_args_is_help=True)
+
+
+@presets.command("list")
+def list_presets() -> None:
+    """Name every preset with its task and its model."""
+    from sanarl.config import load, preset_names
+
+    width = max(len(name) for name in preset_names())
+    for name in preset_names():
+        config = load(name).config
+        print(f"{name:{width}}  {config.task:8}  {config.policy.model_name_or_path}")
+
+
+@presets.command()
+def show(name: Annotated[str, typer.Argument(help="The name of a preset.")]) -> None:
+    """Print a preset, to be redirected into a file of your own."""
+    print(_text(name), end="")
+
+
+@presets.command()
+def diff(
+    name: Annotated[str, typer.Argument(help="The name of a preset.")],
+    path: Annotated[str, typer.Argument(help="A TOML file, or another preset.")],
+) -> None:
+    """Show the values in which a file differs from a preset; comments, order and spelling aside."""
+    from sanarl.config import load
+
+    before, after = load(name), load(path)
+    old, new = (dict(loaded.config.leaves()) for loaded in (before, after))
+    changed = [key for key in (*old, *(key for key in new if key not in old)) if old.get(key) != new.get(key)]
+    if not changed:
+        print(f"{after.path}: the same values as {before.path.stem}")
+    for key in changed:
+        print(f"{key}: {_value(old.get(key))} -> {_value(new.get(key))}")
+
+
+def _value(value: object) -> str:
+    from sanarl.config.faults import shown
+
+    return "unset" if value is None else shown(value)
+
+
+def _text(name: str) -> str:
+    from sanarl.config import preset_folder, preset_names
+    from sanarl.errors import UserError
+
+    bare = name.removesuffix(".toml")
+    if bare not in preset_names():
+        near = difflib.get_close_matches(bare, preset_names(), n=1, cutoff=0.5)
+        advice = f"did you mean {near[0]}?" if near else f"presets: {', '.join(preset_names())}"
+        raise UserError(f"{name}: no preset of that name; {advice}")
+    return Path(preset_folder() / f"{bare}.toml").read_text(encoding="utf-8")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(presets, name="presets")

@@ -1,0 +1,245 @@
+"""Rules between keys. What one key alone may be, the schema says."""
+
+import re
+from collections.abc import Callable, Iterator, Set
+
+from sanarl.config.faults import Finding, Note, shown, split
+from sanarl.config.schema.policy import NATIVE_MODULES
+from sanarl.config.schema.root import Config
+
+_TASK = "train.train_policy"
+_STEM = re.compile(r"(?P<family>.+?)-(?P<modality>image|video)-(?P<task>sft-lora|sft|nft)(?:-(?P<variant>.+))?")
+_IMAGE_ID = re.compile(r"\d+px|sprint")
+
+ONLY_NFT = (
+    "policy.diffusers.timesteps_fraction",
+    "policy.diffusers.nft_beta",
+    "policy.diffusers.weight_copy_decay_type",
+    "policy.diffusers.weight_copy_decay_value",
+    "policy.diffusers.weight_copy_decay_steps",
+    "policy.diffusers.sample.global_std",
+    "policy.diffusers.sample.eval_num_steps",
+    "rollout.n_generation",
+    "rollout.n_generation_mini_batch",
+)
+ONLY_SFT = (
+    "policy.diffusers.weighting_scheme",
+    "policy.diffusers.logit_mean",
+    "policy.diffusers.logit_std",
+    "policy.diffusers.train_flow_shift",
+    "policy.diffusers.train_frames",
+)
+"""Keys without effect in the other task: an info line when a file sets them."""
+
+
+def fault(key: str, text: str, *involves: str) -> Finding:
+    """A finding at ``key`` that is also about the keys ``involves``."""
+    return Finding(split(key), text, tuple(split(other) for other in involves))
+
+
+def findings(config: Config, given: Set[str]) -> list[Finding]:
+    """Everything that cannot work, all rules at once."""
+    rules: list[Callable[[Config, Set[str]], Iterator[Finding]]] = [_model, _schedule, _loading, _validation]
+    rules += [_adapter_nft, _groups, _advantages, _rewards, _old_policy] if config.task == "nft" else [_adapter_sft]
+    return [finding for rule in rules for finding in rule(config, given)]
+
+
+def _model(config: Config, _: Set[str]) -> Iterator[Finding]:
+    name, is_video = config.policy.model_name_or_path.lower(), config.policy.diffusers.is_video
+    key, about = "policy.diffusers.is_video", "policy.model_name_or_path"
+    named = f"{about} = {shown(config.policy.model_name_or_path)}"
+    last = name.rstrip("/").rpartition("/")[2]
+    if config.family == "sd3" and is_video:
+        yield fault(key, f"found true; accepted false: {named} makes images", about)
+    if config.family == "sana" and "video" in last and not is_video:
+        yield fault(key, f"found false; accepted true: {named} makes video", about)
+    image_only = config.is_tiny or ("video" not in last and _IMAGE_ID.search(last) is not None)
+    if config.family == "sana" and image_only and is_video:
+        yield fault(key, f"found true; accepted false: {named} makes images", about)
+    if config.policy.lora is None and config.task == "nft":
+        yield fault("policy.lora", "missing: diffusion_nft trains an adapter; write the table [policy.lora]")
+
+
+def _adapter_sft(config: Config, _: Set[str]) -> Iterator[Finding]:
+    lora = config.policy.lora
+    if lora is not None and lora.lora_names != ("default",):
+        yield fault(
+            "policy.lora.lora_names", f'found {shown(lora.lora_names)}; accepted ["default"] for sft', f"{_TASK}.type"
+        )
+
+
+def _adapter_nft(config: Config, _: Set[str]) -> Iterator[Finding]:
+    lora = config.policy.lora
+    if lora is not None and (len(lora.lora_names) != 2 or set(lora.lora_names) != {"default", "old"}):
+        yield fault(
+            "policy.lora.lora_names",
+            f'found {shown(lora.lora_names)}; accepted ["default", "old"]: diffusion_nft rolls out with the old values',
+            f"{_TASK}.trainer_type",
+        )
+    if config.policy.diffusers.caption_dropout:
+        yield fault(
+            "policy.diffusers.caption_dropout",
+            f"found {config.policy.diffusers.caption_dropout}; accepted 0: prompts are dropped in sft only",
+            f"{_TASK}.type",
+        )
+
+
+def _groups(config: Config, _: Set[str]) -> Iterator[Finding]:
+    group, samples, update = config.rollout.n_generation, config.samples_per_step, config.samples_per_update
+    rollout, batch = "rollout.n_generation", "train.train_batch_per_replica"
+    replicas = "policy.parallelism.n_init_replicas"
+    sizes = ("policy.parallelism.dp_shard_size", "policy.parallelism.dp_replicate_size", replicas)
+    if group < 2:
+        yield fault(rollout, f"found {group}; accepted 2 or more: advantages compare the samples of a prompt")
+    if samples % group:
+        yield fault(
+            batch,
+            f"found {config.train.train_batch_per_replica}, {samples} samples a rollout over all replicas; "
+            f"accepted a multiple of {rollout} = {group}; nearest {max(1, round(samples / group)) * group}",
+            rollout,
+            replicas,
+        )
+    per_gpu = config.grpo.batch_size_per_optimize
+    if per_gpu is None or samples % group or group < 2:
+        return
+    key = f"{_TASK}.batch_size_per_optimize"
+    about = f"found {per_gpu}, {update} samples an optimiser step over {config.gpus} GPUs"
+    involved = (rollout, batch, *sizes)
+    if samples % update:
+        yield fault(key, f"{about}; accepted a share of the rollout's {samples} samples without remainder", *involved)
+    elif group % (samples // update):
+        yield fault(
+            key,
+            f"{about}, so {samples // update} steps a rollout; accepted a number of steps that divides "
+            f"{rollout} = {group}, so that each takes the same share of every group",
+            *involved,
+        )
+
+
+def _advantages(config: Config, _: Set[str]) -> Iterator[Finding]:
+    low, high = config.grpo.advantage_low, config.grpo.advantage_high
+    if -low != high:
+        key = f"{_TASK}.advantage_low"
+        text = f"found {low} with advantage_high = {high}; accepted {-high}: the loss has a single clip for both signs"
+        yield fault(key, text, f"{_TASK}.advantage_high")
+
+
+def _rewards(config: Config, _: Set[str]) -> Iterator[Finding]:
+    task = config.grpo
+    if task.use_remote_reward:
+        key = f"{_TASK}.remote_reward.reward_fns"
+        involved = f"{_TASK}.use_remote_reward"
+        if not task.remote_reward.reward_fns:
+            yield fault(key, "empty; accepted at least one reward while use_remote_reward is true", involved)
+        elif all(reward.weight <= 0 for reward in task.remote_reward.reward_fns):
+            yield fault(key, "no weight above 0; accepted at least one: weights of 0 or less skip a reward", involved)
+    elif not any(task.reward_function.values()):
+        found = "no weight other than 0" if task.reward_function else "empty"
+        text = f"{found}; accepted at least one reward, such as {{ shapes = 1.0 }}, or use_remote_reward = true"
+        yield fault(f"{_TASK}.reward_function", text, f"{_TASK}.use_remote_reward")
+    for index, reward in enumerate(task.remote_reward.reward_fns):
+        if reward.clip_min > reward.clip_max:
+            path = (*split(f"{_TASK}.remote_reward.reward_fns"), index, "clip_min")
+            yield Finding(path, f"found {reward.clip_min}; accepted at most clip_max = {reward.clip_max}")
+    if task.remote_reward.reward_clip_min > task.remote_reward.reward_clip_max:
+        yield fault(
+            f"{_TASK}.remote_reward.reward_clip_min",
+            f"found {task.remote_reward.reward_clip_min}; "
+            f"accepted at most reward_clip_max = {task.remote_reward.reward_clip_max}",
+            f"{_TASK}.remote_reward.reward_clip_max",
+        )
+
+
+def _old_policy(config: Config, _: Set[str]) -> Iterator[Finding]:
+    diffusers = config.policy.diffusers
+    kind = "policy.diffusers.weight_copy_decay_type"
+    for name in ("weight_copy_decay_value", "weight_copy_decay_steps"):
+        value = getattr(diffusers, name)
+        if diffusers.weight_copy_decay_type == 3 and value is None:
+            yield fault(f"policy.diffusers.{name}", f"missing: {kind} = 3 rises to a value at an update", kind)
+        if diffusers.weight_copy_decay_type != 3 and value is not None:
+            yield fault(f"policy.diffusers.{name}", f"found {value}; only with {kind} = 3", kind)
+
+
+def _schedule(config: Config, given: Set[str]) -> Iterator[Finding]:
+    train = config.train
+    decays = train.optm_decay_type not in (None, "none")
+    if train.optm_decay_ratio and not decays:
+        text = f"found {train.optm_decay_ratio}; needs optm_decay_type: sqrt, cosine or linear"
+        yield fault("train.optm_decay_ratio", text, "train.optm_decay_type")
+    if train.optm_min_lr_factor and not decays:
+        text = f"found {train.optm_min_lr_factor}; needs optm_decay_type: sqrt, cosine or linear"
+        yield fault("train.optm_min_lr_factor", text, "train.optm_decay_type")
+    warmup, steps = train.optm_warmup_steps, train.max_num_steps
+    if "train.optm_warmup_steps" not in given:
+        return
+    share = warmup if isinstance(warmup, float) else warmup / steps if steps and config.task != "nft" else 0.0
+    involved = ("train.optm_decay_ratio", "train.max_num_steps")
+    if share > 1:
+        text = f"found {warmup}; accepted at most train.max_num_steps = {steps}"
+        yield fault("train.optm_warmup_steps", text, *involved)
+    elif decays and share + (train.optm_decay_ratio or 0.0) > 1 + 1e-9:
+        text = f"found {warmup}: warm-up and decay take {share:g} + {train.optm_decay_ratio:g} of all steps; accepted 1"
+        yield fault("train.optm_warmup_steps", text, *involved)
+
+
+def _loading(config: Config, _: Set[str]) -> Iterator[Finding]:
+    if config.task == "nft":
+        return
+    prefetch, workers = config.sft.dataloader_prefetch_factor, f"{_TASK}.dataloader_num_workers"
+    if prefetch is not None and config.sft.dataloader_num_workers == 0:
+        text = f"found {prefetch}; needs dataloader_num_workers of 1 or more"
+        yield fault(f"{_TASK}.dataloader_prefetch_factor", text, workers)
+
+
+def _validation(config: Config, _: Set[str]) -> Iterator[Finding]:
+    validation = config.validation
+    if validation.reward_function and not any(validation.reward_function.values()):
+        yield fault("validation.reward_function", "no weight other than 0; accepted at least one, or no table")
+    if validation.use_remote_reward and config.task == "nft":
+        remote = validation.remote_reward or config.grpo.remote_reward
+        if not remote.reward_fns:
+            key = "validation.remote_reward.reward_fns"
+            yield fault(key, "empty; accepted at least one reward while use_remote_reward is true")
+
+
+def notes(config: Config, given: Set[str], no_effect: list[str], stem: str) -> Iterator[Note]:
+    """What is worth a line although it works."""
+    idle = no_effect + [key for key in (ONLY_SFT if config.task == "nft" else ONLY_NFT) if key in given]
+    if idle:
+        yield Note("info", f"no effect here: {', '.join(idle)}")
+    beta = config.policy.diffusers.nft_beta
+    if config.task == "nft" and beta < 0.01:
+        yield Note(
+            "warning",
+            f"policy.diffusers.nft_beta = {beta:g} divides the loss; published runs use 0.1 to 1 "
+            "(the weight of the KL term is train.train_policy.kl_beta)",
+        )
+    if config.task == "nft" and config.grpo.use_remote_reward and config.grpo.reward_function:
+        yield Note("warning", "train.train_policy.reward_function is not used while use_remote_reward is true")
+    yield from _name_notes(config, stem)
+
+
+def native_note(modules: object) -> Iterator[Note]:
+    """A line when target_modules, as written, holds native names."""
+    native = [name for name in modules if name in NATIVE_MODULES] if isinstance(modules, (list, tuple)) else []
+    if native:
+        meant = "; ".join(f"{name} is {', '.join(NATIVE_MODULES[name])}" for name in native)
+        yield Note("info", f"policy.lora.target_modules: native names read as diffusers' ({meant})")
+
+
+def _name_notes(config: Config, stem: str) -> Iterator[Note]:
+    match = _STEM.fullmatch(stem)
+    if match is None:
+        return
+    family = "tiny" if config.is_tiny else config.family
+    said = {"sana": "sana", "tiny": "tiny"}.get(match["family"])
+    if match["family"].startswith(("sd3", "stable-diffusion-3")):
+        said = "sd3"
+    if said is not None and family not in (said, "unknown"):
+        yield Note("warning", f"the file's name says {match['family']}, its model is {family}")
+    modality = "video" if config.policy.diffusers.is_video else "image"
+    if match["modality"] != modality:
+        yield Note("warning", f"the file's name says {match['modality']}, policy.diffusers.is_video says {modality}")
+    if match["task"] != config.task:
+        yield Note("warning", f"the file's name says {match['task']}, its content is {config.task}")

@@ -1,0 +1,22 @@
+"""[logging]: what is shown and where."""
+
+from typing import Literal
+
+from sanarl.config.schema.base import Count, OptionalName, Table, Text
+
+
+class Logging(Table):
+    """Trackers. metrics.jsonl in the run's folder is written always."""
+
+    logger: tuple[Literal["console", "wandb"], ...] = ("console",)
+    """Where metrics go besides metrics.jsonl."""
+    log_interval: Count = 1
+    """Steps between lines."""
+    multi_modal_log_interval: Count | None = None
+    """Steps between sample pictures; unset: with every evaluation."""
+    project_name: Text = "cosmos_rl"
+    """Project at the tracker."""
+    group_name: OptionalName = None
+    """Group at the tracker."""
+    experiment_name: OptionalName = None
+    """Name of the run; unset: its folder's name."""

@@ -1,0 +1,175 @@
+"""[policy]: the model, its adapter, how it is sampled, and how many replicas the numbers are written for."""
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from sanarl.config.schema.base import (
+    Accepts,
+    Count,
+    Fraction,
+    Frames,
+    NotNegative,
+    Positive,
+    Table,
+    Text,
+)
+
+NATIVE_MODULES: dict[str, tuple[str, ...]] = {
+    "attn.qkv": ("attn1.to_q", "attn1.to_k", "attn1.to_v"),
+    "attn.proj": ("attn1.to_out.0",),
+    "cross_attn.q_linear": ("attn2.to_q",),
+    "cross_attn.kv_linear": ("attn2.to_k", "attn2.to_v"),
+    "cross_attn.proj": ("attn2.to_out.0",),
+}
+"""Native SANA layers -> the diffusers layers that hold the same weights (a split layer gives each part its own A)."""
+
+
+def _modules(value: tuple[str, ...] | str) -> tuple[str, ...] | str:
+    if isinstance(value, str):
+        try:
+            re.compile(value)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ValueError(f"not a regular expression ({error})") from error
+        return value
+    return tuple(dict.fromkeys(_expand(value)))
+
+
+def _expand(names: Iterable[str]) -> Iterable[str]:
+    for name in names:
+        yield from NATIVE_MODULES.get(name, (name,))
+
+
+TargetModules = Annotated[
+    Annotated[tuple[Text, ...], Field(min_length=1)] | Text,
+    AfterValidator(_modules),
+    Accepts("a list of layer names, or one regular expression over full layer names"),
+]
+
+
+class Lora(Table):
+    """A low-rank adapter; without this table the whole transformer is trained."""
+
+    lora_names: tuple[Text, ...] = ("default",)
+    """Value sets: ["default"] for SFT; DiffusionNFT also needs "old", the policy that rolls out."""
+    r: Annotated[int, Field(ge=1, le=4096)] = 8
+    """Rank."""
+    lora_alpha: Positive = 8.0
+    """The adapter's output is scaled by lora_alpha / r (by lora_alpha / sqrt(r) with use_rslora)."""
+    lora_path: Text | None = None
+    """Start from this saved adapter, which is then also the reference of the KL term."""
+    target_modules: TargetModules
+    """Layers that get an adapter. Native SANA names (attn.qkv, cross_attn.kv_linear ...) are understood in a list."""
+    use_rslora: bool = False
+    """Scale by lora_alpha / sqrt(r)."""
+    init_lora_weights: bool | Literal["gaussian"] = True
+    """true: A Kaiming-uniform, B zero; "gaussian": A normal, B zero; false: both random."""
+    r_pattern: dict[Text, Annotated[int, Field(ge=1, le=4096)]] = Field(default={})
+    """Ranks of single layers: name or regular expression -> rank."""
+    alpha_pattern: dict[Text, Positive] = Field(default={})
+    """Alphas of single layers: name or regular expression -> alpha."""
+
+
+def _flow_is_euler(value: str) -> str:
+    return "euler" if value == "flow" else value
+
+
+def _none_is_uniform(value: str) -> str:
+    return "uniform" if value == "none" else value
+
+
+class Sample(Table):
+    """How media are drawn from the model."""
+
+    num_steps: Annotated[int, Field(ge=1, le=1000)] = 40
+    """Solver steps of a rollout; of a preview picture in SFT."""
+    eval_num_steps: Annotated[int, Field(ge=1, le=1000)] = 40
+    """Solver steps of an evaluation in reinforcement learning."""
+    guidance_scale: Annotated[float, Field(ge=1, le=100)] = 4.5
+    """Classifier-free guidance; 1 is none."""
+    global_std: bool = True
+    """Divide advantages by the standard deviation of the whole rollout; false: of each group."""
+    noise_level: NotNegative = 1.0
+    """Noise of the stochastic solver; without meaning when deterministic_sampling is true."""
+    deterministic_sampling: bool = True
+    """Follow the ODE; false: the stochastic flow step with noise_level."""
+    solver: Annotated[Literal["euler", "flow", "dpm2"], AfterValidator(_flow_is_euler)] = "euler"
+    """Step rule; "flow" is another name of "euler"."""
+    flow_shift: Annotated[float, Field(gt=0, le=100)] | None = None
+    """Shift of the sampling schedule; unset: what the model's scheduler says."""
+
+
+class Diffusers(Table):
+    """The diffusion side: dtypes, text, timesteps, sizes."""
+
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Of the parts that are never trained: text encoder and VAE."""
+    is_video: bool = False
+    """The model makes video."""
+    max_prompt_length: Annotated[int, Field(ge=1, le=4096)] = 300
+    """Text tokens; longer prompts are cut."""
+    complex_human_instruction: bool = False
+    """Put the pipeline's own instruction before every prompt, as diffusers does by default."""
+    weighting_scheme: Annotated[
+        Literal["logit_normal", "mode", "uniform", "none"], AfterValidator(_none_is_uniform)
+    ] = "logit_normal"
+    """SFT: density of the training timesteps, as in diffusers; "none" is "uniform"."""
+    logit_mean: Annotated[float, Field(ge=-20, le=20)] = 0.0
+    """SFT: mean of the logit-normal density."""
+    logit_std: Annotated[float, Field(gt=0, le=20)] = 1.0
+    """SFT: standard deviation of the logit-normal density."""
+    train_flow_shift: Annotated[float, Field(gt=0, le=100)] = 3.0
+    """SFT: shift of the training timesteps; 1 is none."""
+    caption_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """SFT: share of samples trained with an empty prompt."""
+    offload: bool = True
+    """Keep text encoder and VAE off the accelerator while they are not at work."""
+    inference_size: tuple[
+        Annotated[int, Field(ge=32, le=8192, multiple_of=32)], Annotated[int, Field(ge=32, le=8192, multiple_of=32)]
+    ] = (1024, 1024)
+    """Height and width in pixels."""
+    inference_frames: Frames = 41
+    """Video: frames of a sample."""
+    train_frames: Frames = 41
+    """Video: frames of a training clip."""
+    timesteps_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """DiffusionNFT: share of a rollout's timesteps that is trained: max(1, floor(T * fraction + 1e-9)) of T."""
+    nft_beta: Annotated[float, Field(gt=0, le=10)] = 1.0
+    """DiffusionNFT: how far the implicit positive and negative policies lie from the old one."""
+    weight_copy_decay_type: Annotated[int, Field(ge=0, le=3)] = 0
+    """DiffusionNFT: decay of old := decay * old + (1 - decay) * learner at update i: 0 none;
+    1 min(0.001 i, 0.5); 2 flat 75, then 0.0075 an update up to 0.999; 3 linear to a value at an update."""
+    weight_copy_decay_value: Fraction | None = None
+    """The decay that type 3 reaches."""
+    weight_copy_decay_steps: Count | None = None
+    """The update at which type 3 reaches it."""
+    sample: Sample = Sample()
+
+
+class Parallelism(Table):
+    """The sizes that the batch numbers are written for. Fewer GPUs give the same numbers and longer steps."""
+
+    n_init_replicas: Count = 1
+    """Replicas."""
+    dp_shard_size: Count = 1
+    """Data-parallel GPUs of a replica that share the weights."""
+    dp_replicate_size: Count = 1
+    """Data-parallel copies within a replica."""
+
+
+class Policy(Table):
+    """The model that is trained."""
+
+    model_name_or_path: Text
+    """A diffusers pipeline: hub id or local folder; "tiny-image" is the small model inside this package."""
+    is_diffusers: Literal[True]
+    """Must be true: tells diffusion presets from those for language models."""
+    model_revision: Text | None = None
+    """Branch, tag or commit of a hub id."""
+    model_gradient_checkpointing: bool = True
+    """Compute activations again in the backward pass instead of keeping them."""
+    lora: Lora | None = None
+    diffusers: Diffusers = Diffusers()
+    parallelism: Parallelism = Parallelism()

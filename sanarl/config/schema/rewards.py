@@ -1,0 +1,35 @@
+"""Rewards scored by a service, for [train.train_policy.remote_reward] and [validation.remote_reward]."""
+
+from pydantic import Field
+
+from sanarl.config.schema.base import Count, Table, Text
+
+
+class RewardFunction(Table):
+    """One reward of the service."""
+
+    name: Text
+    """A reward that the service knows."""
+    weight: float = 1.0
+    """Factor in the sum; 0 or less skips it."""
+    score_key: Text | None = None
+    """Score to read from the answer, or several added ("vq_reward+mq_reward"); unset: the name."""
+    clip_min: float = -5.0
+    """Scores below are raised to this, before the weight."""
+    clip_max: float = 5.0
+    """Scores above are lowered to this, before the weight."""
+
+
+class RemoteReward(Table):
+    """How the service's scores become one reward."""
+
+    scale: float = 1.0
+    """Factor on the clipped sum."""
+    reward_fns: tuple[RewardFunction, ...] = Field(default=())
+    """The rewards that are summed."""
+    reward_clip_min: float = -5.0
+    """Sums below are raised to this."""
+    reward_clip_max: float = 5.0
+    """Sums above are lowered to this."""
+    batch_size: Count = 1
+    """Samples of one request."""

@@ -1,0 +1,139 @@
+"""The whole configuration and the numbers that follow from it."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import PurePath
+from typing import Any, Literal
+
+from pydantic import Field
+
+from sanarl.config.schema.base import Table
+from sanarl.config.schema.logs import Logging
+from sanarl.config.schema.policy import Policy
+from sanarl.config.schema.rollout import Rollout
+from sanarl.config.schema.train import GRPOConfig, SFTConfig, Train
+from sanarl.config.schema.validation import Validation
+
+TINY = ("tiny-image",)
+"""Models inside this package."""
+
+MAY_CHANGE = (
+    "logging",
+    "validation",
+    "train.ckpt",
+    "train.epoch",
+    "train.max_num_steps",
+    "train.max_skipped_steps",
+    "train.optm_lr",
+    "train.output_dir",
+    "train.resume",
+    "train.save_ckpt_at_exit",
+    "train.train_policy.dataloader_num_workers",
+    "train.train_policy.dataloader_prefetch_factor",
+    "rollout.n_generation_mini_batch",
+)
+"""Tables and keys that may differ between a run and its continuation: they leave the trained numbers comparable."""
+
+
+class Config(Table):
+    """A checked configuration. Attribute paths are Cosmos-RL's key paths."""
+
+    policy: Policy
+    train: Train
+    rollout: Rollout = Rollout()
+    validation: Validation = Validation()
+    logging: Logging = Logging()
+    custom: dict[str, Any] = Field(default={})
+    """Free for your own dataset module and rewards."""
+
+    @property
+    def task(self) -> Literal["sft", "sft-lora", "nft"]:
+        """What is trained, in the words of preset names."""
+        if isinstance(self.train.train_policy, GRPOConfig):
+            return "nft"
+        return "sft" if self.policy.lora is None else "sft-lora"
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether the model is one of those inside this package."""
+        return self.policy.model_name_or_path in TINY
+
+    @property
+    def family(self) -> Literal["sana", "sd3", "unknown"]:
+        """A guess from the model's name; its last part counts first."""
+        if self.is_tiny:
+            return "sana"
+        name = self.policy.model_name_or_path.lower()
+        for part in (PurePath(name).name, name):
+            if "stable-diffusion-3" in part or "sd3" in part:
+                return "sd3"
+            if "sana" in part:
+                return "sana"
+        return "unknown"
+
+    @property
+    def sft(self) -> SFTConfig:
+        """train.train_policy of an SFT run."""
+        assert isinstance(self.train.train_policy, SFTConfig), "asked for SFT settings in reinforcement learning"
+        return self.train.train_policy
+
+    @property
+    def grpo(self) -> GRPOConfig:
+        """train.train_policy of a reinforcement-learning run."""
+        assert isinstance(self.train.train_policy, GRPOConfig), "asked for reinforcement-learning settings in SFT"
+        return self.train.train_policy
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the numbers are written for: dp_shard_size * dp_replicate_size * n_init_replicas."""
+        sizes = self.policy.parallelism
+        return sizes.dp_shard_size * sizes.dp_replicate_size * sizes.n_init_replicas
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of an SFT optimiser step over all GPUs; samples of a rollout in reinforcement learning."""
+        if isinstance(self.train.train_policy, SFTConfig):
+            return self.train.train_batch_per_replica * self.gpus
+        return self.train.train_batch_per_replica * self.policy.parallelism.n_init_replicas
+
+    @property
+    def prompts_per_step(self) -> int:
+        """Groups of a rollout."""
+        return self.samples_per_step // self.rollout.n_generation
+
+    @property
+    def samples_per_update(self) -> int:
+        """Samples of one optimiser step in reinforcement learning, over all GPUs."""
+        per_gpu = self.grpo.batch_size_per_optimize
+        return self.samples_per_step if per_gpu is None else per_gpu * self.gpus
+
+    @property
+    def updates_per_rollout(self) -> int:
+        """Optimiser steps that a rollout feeds."""
+        return self.grpo.mu_iterations * (self.samples_per_step // self.samples_per_update)
+
+    def leaves(self) -> Iterator[tuple[str, Any]]:
+        """Key path and value (as JSON has it) of every key."""
+        return _leaves(self.model_dump(mode="json"), "")
+
+    @cached_property
+    def fixed(self) -> dict[str, Any]:
+        """Key path -> value of everything that must not change when a run is continued."""
+        return {
+            key: value for key, value in self.leaves() if not any(f"{key}.".startswith(f"{may}.") for may in MAY_CHANGE)
+        }
+
+    def identity(self) -> str:
+        """Hash of ``fixed``: runs of equal identity may continue each other."""
+        text = json.dumps(self.fixed, sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _leaves(node: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in node.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,158 @@
+"""[train]: optimiser, schedule, dtypes, checkpoints, and the task in [train.train_policy]."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from sanarl.config.schema.base import (
+    Accepts,
+    Count,
+    Dataset,
+    Fraction,
+    NotNegative,
+    Positive,
+    Seed,
+    Table,
+    Text,
+    Weights,
+    WholeNumber,
+)
+from sanarl.config.schema.rewards import RemoteReward
+
+WARMUP = Accepts("a whole number of steps, 0 or more, or a fraction of all steps between 0.0 and 1.0")
+
+
+class Checkpoint(Table):
+    """What is kept of a run."""
+
+    enable_checkpoint: bool = False
+    """Save checkpoints."""
+    save_freq: Count = 20
+    """Steps between checkpoints."""
+    save_freq_in_epoch: WholeNumber = 0
+    """Epochs between checkpoints; 0: save_freq counts."""
+    save_mode: Literal["async", "sync"] = "async"
+    """Write beside the training, or before it goes on."""
+    max_keep: Annotated[int, Field(ge=-1, le=2**31 - 1)] = 5
+    """Checkpoints that are kept, the newest; -1 keeps all."""
+    export_safetensors: bool = True
+    """Also write what diffusers loads: the adapter, or the whole pipeline."""
+
+
+def _one_sft(_: str) -> str:
+    return "sft"
+
+
+class SFTConfig(Table):
+    """Supervised fine-tuning with the flow-matching loss."""
+
+    type: Literal["sft"]
+    """The task."""
+    trainer_type: Annotated[Literal["sft", "diffusers_sft"], AfterValidator(_one_sft)] = "sft"
+    """Both names are the same task."""
+    dataset: Dataset = Dataset()
+    mini_batch: Count = 2
+    """Samples of one forward pass on one GPU; gradients are accumulated over a step."""
+    dataloader_shuffle: bool = True
+    """A new order every epoch."""
+    dataloader_seed: Seed = 0
+    """Seed of the order."""
+    dataloader_num_workers: Annotated[int, Field(ge=0, le=256)] = 0
+    """Processes that read data; 0: the training process."""
+    dataloader_prefetch_factor: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Batches that each of them reads ahead."""
+    dataloader_drop_last: bool = True
+    """Accepted either way: epochs are laid end to end, so no step is short."""
+
+
+class GRPOConfig(Table):
+    """Reinforcement learning on groups of samples of a prompt."""
+
+    type: Literal["grpo"]
+    """The task."""
+    trainer_type: Literal["diffusion_nft"]
+    """The algorithm."""
+    dataset: Dataset = Dataset()
+    dataloader_shuffle: bool = True
+    """A new order of prompts every epoch."""
+    dataloader_seed: Seed = 0
+    """Seed of the order."""
+    mini_batch: Count = 2
+    """Samples of one forward pass on one GPU; changes memory, never a result beyond rounding."""
+    batch_size_per_optimize: Count | None = None
+    """Samples of one optimiser step on one GPU of [policy.parallelism]; unset: one step for the whole rollout."""
+    mu_iterations: Count = 1
+    """Passes over a rollout."""
+    kl_beta: NotNegative = 0.0
+    """Weight of the squared distance to the reference velocity."""
+    advantage_low: Annotated[float, Field(lt=0)] = -5.0
+    """Advantages are clipped below; must be -advantage_high."""
+    advantage_high: Annotated[float, Field(gt=0)] = 5.0
+    """Advantages are clipped above."""
+    advantage_mode: Literal["all", "positive_only", "negative_only", "one_only", "binary"] = "all"
+    """Which advantages count: every one, one sign, all as 1, or their sign only."""
+    reward_function: Weights = Field(default={})
+    """Rewards scored in this process: name, or "module:function", -> weight."""
+    use_remote_reward: bool = False
+    """Let a service score, as [train.train_policy.remote_reward] says."""
+    remote_reward: RemoteReward = RemoteReward()
+
+
+class Train(Table):
+    """The run."""
+
+    train_policy: Annotated[SFTConfig | GRPOConfig, Field(discriminator="type")]
+    optm_name: Literal["AdamW", "Adam"] = "AdamW"
+    """Optimiser."""
+    optm_lr: Annotated[float, Field(gt=0, le=10)] = 1e-6
+    """Learning rate."""
+    optm_impl: Literal["fused", "foreach", "for-loop"] = "fused"
+    """The optimiser's inner loop: speed, not numbers."""
+    optm_weight_decay: NotNegative = 0.01
+    """Weight decay."""
+    optm_betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+    """Decay of the first and second moment."""
+    epsilon: Positive = 1e-6
+    """Added to the root of the second moment."""
+    optm_warmup_steps: Annotated[WholeNumber | Fraction, WARMUP] = 20
+    """Optimiser steps in which the learning rate rises; with a decimal point a fraction of all steps."""
+    optm_warmup_start_factor: Fraction = 0.0
+    """Factor on the learning rate at the first step of the warm-up."""
+    optm_decay_type: Literal["sqrt", "cosine", "linear", "none"] | None = None
+    """How the learning rate falls at the end."""
+    optm_decay_ratio: Fraction | None = None
+    """Share of all steps in which it falls; unset with a decay type: everything after the warm-up."""
+    optm_min_lr_factor: Fraction = 0.0
+    """Factor on the learning rate at the end of the decay."""
+    optm_grad_norm_clip: NotNegative = 1.0
+    """Largest gradient norm of a step; 0: no clipping."""
+    ema_enable: bool = False
+    """Keep a moving average of the trained values; evaluation and export use it."""
+    ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.9999
+    """Largest decay; the effective one is min((1 + n) / (10 + n), ema_decay)."""
+    ema_update_step_interval: Count = 1
+    """Optimiser steps between updates of the average."""
+    master_dtype: Literal["float32"] = "float32"
+    """Of the values that the optimiser moves."""
+    param_dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Of the transformer's weights and arithmetic in forward and backward."""
+    train_batch_per_replica: Count = 8
+    """SFT: samples of a step on each GPU of [policy.parallelism]. Reinforcement learning: samples of a rollout on
+    each replica."""
+    epoch: Count = 1
+    """Passes over the data."""
+    max_num_steps: Count | None = None
+    """Stop after this many steps, whatever epoch says."""
+    max_skipped_steps: Count = 5
+    """Stop after this many steps in a row whose gradients were not finite."""
+    seed: Seed = 0
+    """Of every draw: noise, timesteps, orders."""
+    deterministic: bool = False
+    """Ask torch for deterministic kernels."""
+    output_dir: Text = "./outputs"
+    """Runs are written below."""
+    resume: bool | Text = False
+    """true: go on with the newest run of this configuration; a path: with that one; false: start anew."""
+    save_ckpt_at_exit: bool = True
+    """Save a checkpoint when the run is stopped."""
+    ckpt: Checkpoint = Checkpoint()

@@ -1,0 +1,30 @@
+"""[validation]: the held-out evaluation."""
+
+from pydantic import Field
+
+from sanarl.config.schema.base import Count, Dataset, Table, Weights
+from sanarl.config.schema.rewards import RemoteReward
+
+
+class Validation(Table):
+    """Held-out loss (SFT) or rewards (reinforcement learning) on data that is never trained on."""
+
+    enable: bool = False
+    """Evaluate."""
+    val_before_train: bool = False
+    """Also before the first step."""
+    freq: Count = 20
+    """Steps between evaluations."""
+    batch_size: Count | None = None
+    """Samples drawn at once; unset: as in training."""
+    dataset: Dataset = Dataset()
+    n_generation: Count = 1
+    """Samples of a prompt."""
+    num_prompts: Count | None = None
+    """Items that are used, the first; unset: all."""
+    reward_function: Weights = Field(default={})
+    """Rewards scored in this process; unset: those of the training."""
+    use_remote_reward: bool | None = None
+    """Let a service score; unset: as in training."""
+    remote_reward: RemoteReward | None = None
+    """How its scores become one reward; unset: as in training."""
