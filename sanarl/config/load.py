@@ -148,9 +148,8 @@ class _Reading:
             except ValidationError as error:
                 for path, text in _explained(error, tree, kind):
                     self.add(Finding(path, text))
-                    leaf = _leaf(path, known)
-                    bad.add(leaf)
-                    tree = _without(tree, leaf)
+                    bad.add(_leaf(path, known))
+                    tree = _mended(tree, path, _leaf(path, known))
         else:
             return None
         noted = bad | {fault.key for fault in self.faults}
@@ -211,15 +210,14 @@ def _explained(error: ValidationError, tree: dict[str, Any], kind: Kind) -> list
         path = _in_tree(item["loc"], tree)
         if item["type"] == "missing":
             path = (*path, item["loc"][-1])
-        key = known.get(_leaf(path, known))
-        accepted = key.accepts if key is not None else "another value"
-        value = _value(tree, path[: len(_leaf(path, known).split("."))] if key and not key.is_table else path)
+        leaf = _leaf(path, known)
+        accepted = known[leaf].accepts if leaf in known else "another value"
         if item["type"] == "missing":
             lines.setdefault(path, f"missing; accepted {accepted}")
-        elif item["type"] == "value_error":
-            lines.setdefault(path, f"found {shown(value)}; {item['ctx']['error']}")
-        else:
-            lines.setdefault(path, f"found {shown(value)}; accepted {accepted}")
+            continue
+        found = shown(_value(tree, path[: leaf.count(".") + 1]))  # a bad entry of a list: show the list
+        said = str(item["ctx"]["error"]) if item["type"] == "value_error" else f"accepted {accepted}"
+        lines.setdefault(path, f"found {found}; {said}")
     return list(lines.items())
 
 
@@ -248,6 +246,14 @@ def _leaf(path: KeyPath, known: dict[str, Any]) -> str:
         if ".".join(parts[:length]) in known:
             return ".".join(parts[:length])
     return ""
+
+
+def _mended(tree: dict[str, Any], path: KeyPath, leaf: str) -> dict[str, Any]:
+    """The tree without the bad key, or, where a key is missing, without the table that lacks it."""
+    if leaf == "policy.model_name_or_path":
+        return {**tree, "policy": {**tree["policy"], "model_name_or_path": "unknown"}}
+    is_there = _in_tree(path, tree) == path
+    return _without(tree, leaf if is_there else leaf.rpartition(".")[0])
 
 
 def _without(tree: dict[str, Any], leaf: str) -> dict[str, Any]:
