@@ -47,7 +47,7 @@ def _flush(path: Path) -> None:
 
 
 def remove_partial(folder: Path) -> None:
-    """Delete what an interrupted ``complete_folder`` left in ``folder``; a replaced folder that lost its name returns."""
+    """Delete what an interrupted ``complete_folder`` left; a replaced folder that lost its name gets it back."""
     for rest in folder.glob(f"{PARTIAL}*"):
         final = folder / rest.name.removeprefix(f"{PARTIAL}replaced-")
         if rest.name.startswith(f"{PARTIAL}replaced-") and not final.exists():

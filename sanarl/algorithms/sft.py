@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: conditional flow matching (Lipman et al., arXiv:2210.02747, eq. 9) on pictures with captions."""
+"""Supervised fine-tuning: conditional flow matching (Lipman et al., arXiv:2210.02747, eq. 9) on captioned media."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

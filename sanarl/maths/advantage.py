@@ -1,4 +1,4 @@
-"""Group-relative advantages (GRPO, Shao et al., arXiv:2402.03300, section 4.1.2), and what is worth logging of a group."""
+"""Group-relative advantages (GRPO, Shao et al., arXiv:2402.03300, section 4.1.2), and statistics of groups."""
 
 from typing import NamedTuple
 

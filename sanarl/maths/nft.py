@@ -1,4 +1,4 @@
-"""DiffusionNFT (Zheng et al., arXiv:2509.16117): contrast an implicit positive and negative policy on the forward process.
+"""DiffusionNFT (Zheng et al., arXiv:2509.16117): an implicit positive and negative policy on the forward process.
 
 Departures from the paper's notation: the guidance strength beta is ``nft_beta``; advantages are clipped to
 +-``clip`` and mapped to r in [0, 1] (eq. 9 of the paper uses the same r with its own normaliser); the squared error of
@@ -45,7 +45,7 @@ def restrict(advantages: Tensor, mode: AdvantageMode, clip: float) -> Tensor:
 
 
 def optimality(advantages: Tensor, clip: float) -> Tensor:
-    """Probability r in [0, 1] that a sample is 'positive': (B,) -> (B,); 1/2 at advantage 0 (arXiv:2509.16117, eq. 9)."""
+    """Probability r in [0, 1] that a sample is positive, (B,); 1/2 at advantage 0 (arXiv:2509.16117, eq. 9)."""
     return advantages.clamp(-clip, clip) / (2 * clip) + 0.5
 
 
@@ -56,9 +56,7 @@ def _self_normalised_error(x0_hat: Tensor, x0: Tensor) -> Tensor:
     return per_sample((x0_hat - x0) ** 2 / bcast(scale, x0))
 
 
-def nft_loss(
-    v: Tensor, v_old: Tensor, x0: Tensor, x_t: Tensor, sigma: Tensor, r: Tensor, nft_beta: float
-) -> NFTLoss:
+def nft_loss(v: Tensor, v_old: Tensor, x0: Tensor, x_t: Tensor, sigma: Tensor, r: Tensor, nft_beta: float) -> NFTLoss:
     """The policy loss of DiffusionNFT (arXiv:2509.16117, eq. 5 and algorithm 1), a value a sample.
 
     Args:

@@ -1,4 +1,4 @@
-"""Flow-GRPO (Liu et al., arXiv:2505.05470): the ODE turned into an SDE with the same marginals, so steps have a density."""
+"""Flow-GRPO (Liu et al., arXiv:2505.05470): the ODE turned into an SDE with the same marginals."""
 
 import math
 from typing import NamedTuple

@@ -10,6 +10,7 @@ x0(x, sigma) = x - sigma v and alpha = 1 - sigma, lambda = log(alpha / sigma):
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -45,11 +46,11 @@ def solve(velocity: Callable[[Tensor, float], Tensor], x: Tensor, sigmas: list[f
     Raises:
         ValueError: when ``sigmas`` does not descend.
     """
-    if any(b >= a for a, b in zip(sigmas[:-1], sigmas[1:], strict=True)):
+    if any(b >= a for a, b in pairwise(sigmas)):
         raise ValueError(f"noise levels must descend, got {sigmas}")
     x0_previous: Tensor | None = None
     h_previous = 0.0
-    for s, s_next in zip(sigmas[:-1], sigmas[1:], strict=True):
+    for s, s_next in pairwise(sigmas):
         v = velocity(x, s)
         if solver in ("flow", "euler"):
             x = x + (s_next - s) * v

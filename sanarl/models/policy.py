@@ -123,7 +123,9 @@ class Policy:
             saved = state["sets"][name]
             wrong = [n for n, v in zip(self.names, values, strict=True) if n not in saved or saved[n].shape != v.shape]
             if wrong or len(saved) != len(values):
-                raise ValueError(f"the saved {name!r} values do not fit this model, first at {(wrong or sorted(saved))[0]}")
+                raise ValueError(
+                    f"the saved {name!r} values do not fit this model, first at {(wrong or sorted(saved))[0]}"
+                )
             for n, v in zip(self.names, values, strict=True):
                 v.copy_(saved[n])
         self.old_is_learner = state["old_is_learner"]

@@ -11,7 +11,7 @@ from sanarl.runtime import checkpoint
 
 @dataclass(frozen=True)
 class RunFolder:
-    """``config.toml`` as given, ``config.json`` as resolved, metrics.jsonl, checkpoints/, safetensors/, samples/, log.txt."""
+    """config.toml as given, config.json as resolved, metrics.jsonl, log.txt, checkpoints/, safetensors/, samples/."""
 
     path: Path
 

@@ -63,43 +63,47 @@ class Session:
         self.progress, self.signals = Progress(), Signals()
         self._identity, self._saving, self._trackers, self._log_interval = identity, saving, trackers, log_interval
         self._times: dict[str, float] = {}
+        self._state: dict[str, Stateful] = {}
 
     # ---- steps
 
-    def steps(self, state: dict[str, Stateful], resume_from: Path | None, export: Callable[[Path], None]) -> Iterator[int]:
+    def begin(self, state: dict[str, Stateful], resume_from: Path | None) -> None:
+        """Take charge of everything that a checkpoint holds, and load it from one when given.
+
+        Raises:
+            UserError: when the checkpoint cannot be used.
+        """
+        self._state = {"progress": self.progress, **state}
+        if resume_from is not None:
+            checkpoint.restore(resume_from, self._identity, self._state)
+            self.console.line(f"resumed {resume_from} after step {self.progress.step}")
+        if self.world.main:
+            self.folder.cut_metrics(self.progress.step if resume_from is not None else -1)
+            for parent in (self.folder.checkpoints, self.folder.exports):
+                remove_partial(parent)
+        self.world.barrier()
+
+    def steps(self, export: Callable[[Path], None]) -> Iterator[int]:
         """The steps still to run; after each the run saves when that is due, and ends when a signal asks for it.
 
         Args:
-            state: everything that a checkpoint holds, by name; the progress is added.
-            resume_from: a checkpoint to start from.
             export: writes what diffusers loads into a folder.
 
         Raises:
-            UserError: when the checkpoint cannot be used, or the disk takes no more.
+            UserError: when the disk takes no more.
         """
-        state = {"progress": self.progress, **state}
-        if resume_from is not None:
-            checkpoint.restore(resume_from, self._identity, state)
-            self.console.line(f"resumed {resume_from} after step {self.progress.step}")
-            if self.world.main:
-                self.folder.cut_metrics(self.progress.step)
-        if self.world.main:
-            for parent in (self.folder.checkpoints, self.folder.exports):
-                remove_partial(parent)
         with self.signals:
             while self.progress.step < self.total:
-                started = time.perf_counter()
                 yield self.progress.step + 1
                 self.progress.step += 1
                 stop = self.world.agree(self.signals.stop is not None)
-                self._save_if_due(state, export, stop)
-                self._times["between"] = time.perf_counter() - started
+                self._save_if_due(export, stop)
                 if stop:
                     name = self.signals.stop.name if self.signals.stop else "a signal on another rank"
                     self.console.line(f"stopped by {name} after step {self.progress.step}")
                     return
 
-    def _save_if_due(self, state: dict[str, Stateful], export: Callable[[Path], None], stop: bool) -> None:
+    def _save_if_due(self, export: Callable[[Path], None], stop: bool) -> None:
         step, saving = self.progress.step, self._saving
         asked = self.world.agree(self.signals.save)
         self.signals.save = False
@@ -107,7 +111,7 @@ class Session:
         if not (saving.enabled and due):
             return
         if self.world.main:
-            path = checkpoint.save(self.folder.checkpoints, step, self._identity, state)
+            path = checkpoint.save(self.folder.checkpoints, step, self._identity, self._state)
             self.console.line(f"saved {path}")
             if saving.export:
                 export(self.folder.exports / f"step_{step}")
@@ -128,7 +132,7 @@ class Session:
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Write a step's numbers to metrics.jsonl and the trackers, and to the person every ``log_interval`` steps."""
-        times = {f"time/{name}": seconds for name, seconds in self._times.items() if name != "between"}
+        times = {f"time/{name}": seconds for name, seconds in self._times.items()}
         self._times = {}
         if not self.world.main:
             return
@@ -140,6 +144,11 @@ class Session:
         if step % self._log_interval == 0 or step == self.total or any(name.startswith("eval/") for name in metrics):
             self.console.metrics(step, self.total, metrics)
         self.console.progress(step, self.total)
+
+    def picture(self, step: int, name: str, path: Path) -> None:
+        """Hand a picture file to the trackers."""
+        for tracker in self._trackers:
+            tracker.picture(step, name, path)
 
     def close(self) -> None:
         """End trackers and the bar."""

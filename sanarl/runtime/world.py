@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 T = TypeVar("T")
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,13 @@ class World:
 
     rank: int = 0
     size: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
 
     @classmethod
     def start(cls) -> Self:
         """Join the group that torchrun's environment describes, on this rank's GPU when there is one."""
         size, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
-        device = torch.device("cuda", local % torch.cuda.device_count()) if torch.cuda.is_available() else cls.device
+        device = torch.device("cuda", local % torch.cuda.device_count()) if torch.cuda.is_available() else CPU
         if device.type == "cuda":
             torch.cuda.set_device(device)
         if size > 1 and not dist.is_initialized():

@@ -36,7 +36,14 @@ class WandbTracker:
         id_file.write_text(self._run.id + "\n", encoding="utf-8")
 
     def _start(
-        self, folder: Path, project: str, group: str | None, name: str | None, config: dict, mode: str, known: str | None
+        self,
+        folder: Path,
+        project: str,
+        group: str | None,
+        name: str | None,
+        config: dict,
+        mode: str,
+        known: str | None,
     ) -> Any:
         return wandb.init(
             dir=folder,

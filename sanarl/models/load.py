@@ -1,0 +1,104 @@
+"""Loading a model: the embedded default, a local folder, or a hub id."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import DiffusionPipeline
+from diffusers.utils import logging as diffusers_logging
+from transformers.utils import logging as transformers_logging
+
+from sanarl.errors import UserError
+from sanarl.models import tiny
+from sanarl.models.base import FlowModel
+from sanarl.models.families import FAMILIES, wrapper
+
+EMBEDDED = ("tiny-image",)
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Which model, in which dtypes, at which size; names as in the configuration's [policy]."""
+
+    name_or_path: str
+    revision: str | None
+    transformer_dtype: torch.dtype
+    other_dtype: torch.dtype
+    """Of text encoder and autoencoder."""
+    size: tuple[int, int]
+    max_prompt_length: int
+    complex_human_instruction: bool
+    offload: bool
+    gradient_checkpointing: bool
+
+
+def load_model(settings: ModelSettings, device: torch.device) -> FlowModel:
+    """Load and wrap a model.
+
+    Raises:
+        UserError: when it is not found, not readable, or of a family that is not there.
+    """
+    name = settings.name_or_path
+    diffusers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()
+    if name in EMBEDDED:
+        pipeline = tiny.load_pipeline(name, torch_dtype=torch.float32)
+        pipeline.transformer.to(settings.transformer_dtype)
+        pipeline.vae.to(settings.other_dtype)
+        pipeline.text_encoder.to(settings.other_dtype)
+    else:
+        pipeline = _from_pretrained(settings)
+    model = wrapper(type(pipeline).__name__)(
+        pipeline,
+        size=settings.size,
+        max_prompt_length=settings.max_prompt_length,
+        complex_human_instruction=settings.complex_human_instruction,
+        device=device,
+        offload=settings.offload and device.type != "cpu",
+    )
+    if settings.gradient_checkpointing:
+        model.transformer.enable_gradient_checkpointing()
+    return model
+
+
+def _from_pretrained(settings: ModelSettings) -> Any:
+    name = settings.name_or_path
+    kind = _index(name, settings.revision).get("_class_name")
+    if kind not in FAMILIES:
+        raise UserError(
+            f"policy.model_name_or_path: {name} is a {kind}; families that can be trained: "
+            f"{', '.join(sorted(FAMILIES))}"
+        )
+    try:
+        return DiffusionPipeline.from_pretrained(
+            name,
+            revision=settings.revision,
+            dtype={"transformer": settings.transformer_dtype, "default": settings.other_dtype},
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"policy.model_name_or_path: {name} could not be loaded: {_first_line(error)}") from error
+
+
+def _index(name: str, revision: str | None) -> Mapping[str, Any]:
+    """The pipeline's model_index.json."""
+    folder = Path(name)
+    if folder.is_dir():
+        file = folder / "model_index.json"
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"policy.model_name_or_path: {name} is no diffusers pipeline: {file}: {error}") from error
+    try:
+        return DiffusionPipeline.load_config(name, revision=revision)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"policy.model_name_or_path: {name} is neither a local folder nor a pipeline that the hub gives "
+            f"({_first_line(error)}); embedded models: {', '.join(EMBEDDED)}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,99 @@
+"""Samples with their scores: media go to the rewards as they appear, while sampling goes on."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sanarl.maths import draw
+from sanarl.models.policy import Policy
+from sanarl.rewards.local import Scoring
+from sanarl.rewards.mix import Scores
+from sanarl.rollout.generate import Sampler, generate
+from sanarl.types import Rollout
+
+THUMBNAIL = 8
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to sample: B prompts with their metadata, identities and groups, this rank's rows."""
+
+    prompts: list[str]
+    metadata: list[dict[str, Any]]
+    ids: Tensor  # (B,) int64
+    groups: Tensor  # (B,) int64
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What came of it, in the order of the request."""
+
+    rollout: Rollout | None  # None when the request was empty
+    scores: Scores | None  # None without rewards
+    shown: Tensor  # (K, F, 3, H, W) media of the first K rows, on the CPU
+    thumbnails: Tensor  # (B, N) colours of the media shrunk to 8 x 8, on the CPU
+
+
+def collect(
+    policy: Policy,
+    request: Request,
+    sampler: Sampler,
+    key: draw.Key,
+    scoring: Scoring | None,
+    deadline_s: float,
+    num_shown: int,
+) -> Collected:
+    """Sample every row of ``request`` and score it.
+
+    Args:
+        policy: under the values that shall sample.
+        request: what to sample.
+        sampler: how.
+        key: what these samples are for; starting noise depends on it and the row's id.
+        scoring: where media go; None scores nothing.
+        deadline_s: seconds that scoring may take after the last sample is there.
+        num_shown: media kept for people to look at.
+
+    Raises:
+        RewardError: when a scorer fails or is late.
+    """
+    parts: list[Rollout] = []
+    shown: list[Tensor] = []
+    thumbnails = [torch.zeros(0, 0)]
+    for rows, part, media in generate(policy, request.prompts, request.ids, request.groups, sampler, key):
+        listed = rows.tolist()
+        if scoring is not None:
+            scoring.submit(listed, media, part.prompts, [request.metadata[i] for i in listed])
+        parts.append(part)
+        shown.append(media[: max(num_shown - listed[0], 0)].cpu())
+        thumbnails.append(thumbnail(media).cpu())
+    scores = scoring.collect(deadline_s) if scoring is not None and parts else None
+    return Collected(
+        rollout=Rollout.cat(parts) if parts else None,
+        scores=scores,
+        shown=torch.cat(shown) if shown else torch.zeros(0),
+        thumbnails=torch.cat(thumbnails[1:]) if parts else thumbnails[0],
+    )
+
+
+def thumbnail(media: Tensor) -> Tensor:
+    """Media (B, F, 3, H, W) -> (B, 3 * 8 * 8): the first frame shrunk, for statistics of how samples differ."""
+    return F.adaptive_avg_pool2d(media[:, 0], THUMBNAIL).flatten(1)
+
+
+def picture_statistics(thumbnails: Tensor, groups: Tensor) -> dict[str, float]:
+    """How rich pictures are and how much they differ, from ``thumbnails`` (B, N) and group numbers (B,).
+
+    ``contrast``: mean over pictures of the deviation of their colours; near 0 for blank ones.
+    ``diversity``: mean over groups of two and more of the colours' deviation across the group; near 0 when all
+    samples of a prompt look the same. Without such groups, across all pictures.
+    """
+    pictures = thumbnails.double()
+    contrast = float(pictures.std(1, correction=0).mean())
+    numbers, counts = groups.unique(return_counts=True)
+    members = [pictures[groups == n] for n, c in zip(numbers, counts, strict=True) if c > 1] or [pictures]
+    diversity = float(torch.stack([m.std(0, correction=0).mean() for m in members]).mean())
+    return {"contrast": contrast, "diversity": diversity}

@@ -1,0 +1,82 @@
+"""Held-out evaluation: the same prompts from the same noise every time."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sanarl.maths import draw
+from sanarl.models.policy import Policy
+from sanarl.rewards.local import Scoring
+from sanarl.rollout.collect import Collected, Request, collect, picture_statistics
+from sanarl.rollout.generate import Sampler
+from sanarl.runtime.world import World
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What is evaluated, and how."""
+
+    prompts: list[str]
+    metadata: list[dict[str, Any]]
+    num_samples: int
+    """Samples of a prompt."""
+    sampler: Sampler
+    key: draw.Key
+    scoring: Scoring | None
+    deadline_s: float
+    num_shown: int = 32
+
+    def __len__(self) -> int:
+        return len(self.prompts) * self.num_samples
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Numbers of an evaluation, and what its first samples look like (on the main rank)."""
+
+    metrics: dict[str, float]
+    shown: Tensor  # (K, F, 3, H, W)
+    prompts: list[str]  # K
+    rewards: list[float] | None  # K
+
+
+def evaluate(policy: Policy, held_out: HeldOut, world: World) -> Evaluated:
+    """Sample and score every held-out prompt under the values in use; the work is spread over the ranks.
+
+    Returns:
+        ``eval/reward``, ``eval/<scorer>`` for every part of it, ``eval/contrast`` and ``eval/diversity``.
+    """
+    n, repeat = len(held_out), held_out.num_samples
+    mine = world.rows(n)
+    request = Request(
+        prompts=[held_out.prompts[i // repeat] for i in mine],
+        metadata=[held_out.metadata[i // repeat] for i in mine],
+        ids=torch.tensor(mine, dtype=torch.int64),
+        groups=torch.tensor([i // repeat for i in mine], dtype=torch.int64),
+    )
+    found = collect(
+        policy, request, held_out.sampler, held_out.key, held_out.scoring, held_out.deadline_s, held_out.num_shown
+    )
+    groups = torch.arange(n) // repeat
+    thumbnails = gather_thumbnails(found, world, n)
+    metrics = {f"eval/{name}": value for name, value in picture_statistics(thumbnails, groups).items()}
+    rewards = None
+    if held_out.scoring is not None:
+        metrics |= {f"eval/{name}": float(value.mean()) for name, value in gather_scores(found, world, n).items()}
+        rewards = found.scores.total[: len(found.shown)].tolist() if found.scores is not None else None
+    return Evaluated(metrics, found.shown, request.prompts[: len(found.shown)], rewards)
+
+
+def gather_thumbnails(found: Collected, world: World, n: int) -> Tensor:
+    """Every rank's thumbnails, (n, N); a rank without rows learns their width from the others."""
+    width = max(world.gather_objects(found.thumbnails.shape[1]))
+    return world.gather(found.thumbnails.reshape(-1, width), n)
+
+
+def gather_scores(found: Collected, world: World, n: int) -> dict[str, Tensor]:
+    """The total under ``reward`` and every part under its scorer's name, each (n,) float64, the same on every rank."""
+    mine = {} if found.scores is None else {"reward": found.scores.total, **found.scores.parts}
+    names = sorted(set().union(*world.gather_objects(sorted(mine))))
+    return {name: world.gather(mine.get(name, torch.zeros(0)).double(), n) for name in names}

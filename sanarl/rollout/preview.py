@@ -1,0 +1,64 @@
+"""Sheets of samples for people to look at: captions above, scores below, the same noise in the same place."""
+
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+GAP, TEXT = 6, 12
+SHOWN_EDGE = 384  # no picture on a sheet is larger
+
+
+def to_image(frame: Tensor) -> Image.Image:
+    """(3, H, W) in [0, 1] -> 8-bit RGB."""
+    pixels = (frame.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0)
+    return Image.fromarray(pixels.cpu().numpy(), "RGB")
+
+
+def _cell(media: Tensor, edge: int) -> Image.Image:
+    """The first frame with its longer side ``edge`` pixels; small pictures are enlarged without smoothing."""
+    picture = to_image(media[0])
+    scale = edge / max(picture.size)
+    size = (max(round(picture.width * scale), 1), max(round(picture.height * scale), 1))
+    return picture.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)
+
+
+def sheet(rows: list[tuple[str, list[tuple[Tensor, float | None]]]], path: Path, columns: int = 4) -> None:
+    """Write a sheet of labelled samples as PNG.
+
+    Args:
+        rows: for every entry a caption and its samples, each (media (F, 3, H, W), score or None), side by side:
+            one sample, or before and after.
+        path: the file; its folder is made.
+        columns: entries in a row of the sheet.
+    """
+    if not rows:
+        return
+    edge = min(max(128, *rows[0][1][0][0].shape[-2:]), SHOWN_EDGE)
+    font = ImageFont.load_default(size=TEXT)
+    across = max(len(samples) for _, samples in rows)
+    width, height = across * (edge + 2) + GAP, edge + 2 * (TEXT + 4) + GAP
+    columns = min(columns, len(rows))
+    canvas = Image.new("RGB", (columns * width + GAP, -(-len(rows) // columns) * height + GAP), "white")
+    pen = ImageDraw.Draw(canvas)
+    for number, (caption, samples) in enumerate(rows):
+        left, top = GAP + number % columns * width, GAP + number // columns * height
+        pen.text((left, top), _fitted(caption, font, width - GAP), fill="black", font=font)
+        for place, (media, score) in enumerate(samples):
+            x = left + place * (edge + 2)
+            canvas.paste(_cell(media, edge), (x, top + TEXT + 4))
+            if score is not None:
+                pen.text((x, top + edge + TEXT + 6), f"{score:.2f}", fill="black", font=font)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    canvas.save(path)
+
+
+def _fitted(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
+    """``text`` in one line, cut with an ellipsis where it is wider than ``width`` pixels."""
+    text = " ".join(text.split())
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + "...") > width:
+        text = text[:-1]
+    return text + "..."

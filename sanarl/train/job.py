@@ -1,0 +1,109 @@
+"""What both training loops do the same way: an optimiser step with its schedule, evaluation, samples, export."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sanarl.models.export import export
+from sanarl.models.policy import Policy
+from sanarl.rollout import preview
+from sanarl.rollout.evaluate import Evaluated, HeldOut, evaluate
+from sanarl.runtime import optim
+from sanarl.runtime.checkpoint import Stateful
+from sanarl.runtime.optim import Ema, OptimSettings
+from sanarl.runtime.session import Session
+from sanarl.runtime.step import StepGuard, optimise
+from sanarl.types import Term
+
+
+@dataclass
+class Job:
+    """A policy in training and everything that acts on it, whatever the algorithm."""
+
+    policy: Policy
+    session: Session
+    optim_settings: OptimSettings
+    total_updates: int
+    grad_clip: float
+    guard: StepGuard
+    ema: Ema | None
+    held_out: HeldOut | None
+    eval_every: int
+    eval_first: bool
+    before: Evaluated | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Make the optimiser."""
+        self.optimizer = optim.build(self.policy.masters, self.optim_settings)
+
+    def state(self) -> dict[str, Stateful]:
+        """Everything that a checkpoint must hold besides the session's progress."""
+        state: dict[str, Stateful] = {"policy": self.policy, "optimizer": self.optimizer, "guard": self.guard}
+        return state | ({"ema": self.ema} if self.ema is not None else {})
+
+    def update(self, terms: Iterable[Term], share: float, step: int) -> dict[str, float]:
+        """One optimiser step at the scheduled learning rate, then the moving average.
+
+        Returns:
+            The step's metrics; only ``skipped_steps`` when it was left out.
+        """
+        progress = self.session.progress
+        lr = self.optim_settings.lr * optim.lr_factor(progress.updates, self.total_updates, self.optim_settings)
+        optim.set_lr(self.optimizer, lr)
+        metrics = optimise(
+            terms,
+            self.policy,
+            self.optimizer,
+            grad_clip=self.grad_clip,
+            share=share,
+            world=self.session.world,
+            guard=self.guard,
+            step=step,
+        )
+        skipped = {"skipped_steps": float(self.guard.total)}
+        if metrics is None:
+            self.session.console.line(f"step {step}: left out, a loss or gradient is not finite")
+            return skipped
+        progress.updates += 1
+        if self.ema is not None:
+            self.ema.update(progress.updates)
+        return metrics | {"lr": lr} | skipped
+
+    @property
+    def shown_values(self) -> list:
+        """The values that are evaluated and exported: the moving average where there is one, else the learner's."""
+        return self.ema.values if self.ema is not None else list(self.policy.masters)
+
+    def evaluate_if_due(self, step: int) -> dict[str, float]:
+        """Held-out metrics after ``step`` (0: before training) when that is due, and a sheet of its samples."""
+        if self.held_out is None:
+            return {}
+        session = self.session
+        last = step == session.total
+        if not (self.eval_first if step == 0 else step % self.eval_every == 0 or last):
+            return {}
+        with session.timed("evaluate"), self.policy.using(self.shown_values):
+            found = evaluate(self.policy, self.held_out, session.world)
+        if session.world.main:
+            self._write_sheets(found, step, last)
+        return found.metrics
+
+    def _write_sheets(self, found: Evaluated, step: int, last: bool) -> None:
+        folder = self.session.folder.samples
+        scores = found.rewards or [None] * len(found.shown)
+        rows = [(c, [(m, s)]) for c, m, s in zip(found.prompts, found.shown, scores, strict=True)]
+        path = folder / f"step_{step:06d}.png"
+        preview.sheet(rows, path)
+        self.session.picture(step, "samples", path)
+        if step == 0:
+            self.before = found
+        elif last and self.before is not None:
+            old = zip(self.before.shown, self.before.rewards or scores, strict=True)
+            pairs = [(caption, [was, now[0]]) for was, (caption, now) in zip(old, rows, strict=True)]
+            preview.sheet(pairs, folder / "before_after.png")
+            self.session.console.line(f"before and after, from the same noise: {folder / 'before_after.png'}")
+
+    def export(self, folder: Path) -> None:
+        """Write what diffusers loads."""
+        export(self.policy, self.shown_values, folder)
+        self.session.console.line(f"exported {folder}")

@@ -1,0 +1,158 @@
+"""Reinforcement learning on groups of samples.
+
+config -> data -> policy -> rollout -> reward -> advantage -> loss terms -> optimiser -> checkpoint
+
+Rows go to ranks evenly; rewards are gathered, so that every rank computes all advantages.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sanarl.algorithms import nft
+from sanarl.data.loading import Loader
+from sanarl.maths import draw
+from sanarl.maths.advantage import group_advantages, group_statistics
+from sanarl.rewards.local import Scoring
+from sanarl.rollout import preview
+from sanarl.rollout.collect import Collected, Request, collect, picture_statistics
+from sanarl.rollout.evaluate import gather_scores, gather_thumbnails
+from sanarl.rollout.generate import Sampler
+from sanarl.runtime.world import World
+from sanarl.train.job import Job
+from sanarl.types import Term
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run of reinforcement learning is told."""
+
+    prompts_per_step: int
+    group_size: int
+    updates_per_pass: int
+    """Optimiser steps that one pass over a rollout feeds."""
+    mu_iterations: int
+    global_std: bool
+    sampler: Sampler
+    settings: nft.Settings
+    seed: int
+    deadline_s: float
+    show_every: int | None
+    """Steps between sheets of rollouts; None: no sheets."""
+
+
+def train(job: Job, loader: Loader, scoring: Scoring, setup: Setup) -> int:
+    """Run every step that is left.
+
+    Returns:
+        The exit code: 0, or 130 / 143 after a signal.
+    """
+    session, policy, world = job.session, job.policy, job.session.world
+    if session.progress.step == 0 and (metrics := job.evaluate_if_due(0)):
+        session.log(0, metrics)
+    for step in session.steps(job.export):
+        with session.timed("step"):
+            request, groups = ask(loader, step, world, setup)  # data
+            with session.timed("rollout"), policy.old():  # policy -> rollout
+                found = collect(
+                    policy, request, setup.sampler, (setup.seed, step), scoring, setup.deadline_s, setup.group_size
+                )
+            scores = gather_scores(found, world, len(groups))  # reward
+            advantages = group_advantages(scores["reward"], groups, setup.global_std)  # advantage
+            with session.timed("train"):
+                updates = [
+                    job.update(
+                        *slice_terms(job, found, request, rows, advantages, (setup.seed, step, number), setup), step
+                    )
+                    for number, rows in enumerate(slices(groups, step, setup))
+                ]  # loss terms -> optimiser
+                nft.after_rollout(policy, session.progress.updates, setup.settings)
+            metrics = mean_of(updates) | reward_metrics(scores, groups) | picture_metrics(found, groups, world)
+            show(job, found, request, step, setup)
+            metrics |= job.evaluate_if_due(step)
+        session.log(step, metrics)
+    return session.signals.exit_code
+
+
+def ask(loader: Loader, step: int, world: World, setup: Setup) -> tuple[Request, Tensor]:
+    """This rank's rows of a step, and the group of every row (B,); equal prompts of a step are one group."""
+    prompts, size = setup.prompts_per_step, setup.group_size
+    items = loader.take((step - 1) * prompts, range(prompts))
+    first = {item["prompt"]: number for number, item in reversed(list(enumerate(items)))}
+    groups = torch.tensor([first[items[row // size]["prompt"]] for row in range(prompts * size)])
+    rows = world.rows(prompts * size)
+    ids = torch.tensor(rows, dtype=torch.int64)
+    request = Request(
+        prompts=[items[row // size]["prompt"] for row in rows],
+        metadata=[items[row // size]["metadata"] for row in rows],
+        ids=ids,
+        groups=groups[ids],
+    )
+    return request, groups
+
+
+def slices(groups: Tensor, step: int, setup: Setup) -> Iterator[Tensor]:
+    """The rows (N,) of every optimiser step that a rollout feeds: the same share of every group, by identity."""
+    for iteration in range(setup.mu_iterations):
+        chunks: list[list[Tensor]] = [[] for _ in range(setup.updates_per_pass)]
+        for group in groups.unique().tolist():
+            members = (groups == group).nonzero().flatten()
+            order = torch.randperm(len(members), generator=draw.generator(setup.seed, step, "slice", iteration, group))
+            for chunk, rows in zip(chunks, members[order].tensor_split(setup.updates_per_pass), strict=True):
+                chunk.append(rows)
+        yield from (torch.cat(chunk).sort().values for chunk in chunks)
+
+
+def slice_terms(
+    job: Job, found: Collected, request: Request, rows: Tensor, advantages: Tensor, key: draw.Key, setup: Setup
+) -> tuple[Iterable[Term], float]:
+    """The terms of one optimiser step on this rank's part of ``rows``, and that part's share of them."""
+    here = torch.isin(request.ids, rows)
+    if found.rollout is None or not here.any():
+        return (), 0.0
+    part = found.rollout[here.nonzero().flatten()]
+    weights = advantages[part.ids].to(part.latents.device, part.latents.dtype)
+    return nft.terms(job.policy, replace(part, advantages=weights), setup.settings, key), len(part.ids) / len(rows)
+
+
+def mean_of(updates: list[dict[str, float]]) -> dict[str, float]:
+    """Every metric averaged over the optimiser steps that report it."""
+    names = sorted(set().union(*updates))
+    values = {name: [u[name] for u in updates if name in u] for name in names}
+    return {name: sum(v) / len(v) for name, v in values.items()}
+
+
+def reward_metrics(scores: dict[str, Tensor], groups: Tensor) -> dict[str, float]:
+    """Statistics of a step's rewards; ``scores`` holds the total (B,) under ``reward`` and its parts beside it."""
+    s = group_statistics(scores["reward"], groups)
+    parts = {f"reward/{name}": float(value.mean()) for name, value in scores.items() if name != "reward"}
+    return parts | {
+        "reward/mean": s.mean,
+        "reward/max": s.max,
+        "reward/min": s.min,
+        "reward/range": s.range,
+        "reward_std_mean": s.std_mean,
+        "zero_std_ratio": s.zero_std_ratio,
+        "group_size": s.group_size,
+        "trained_prompt_num": float(s.num_groups),
+    }
+
+
+def picture_metrics(found: Collected, groups: Tensor, world: World) -> dict[str, float]:
+    """``media/contrast`` and ``media/diversity`` of a step's samples, over all ranks."""
+    thumbnails = gather_thumbnails(found, world, len(groups))
+    return {f"media/{name}": value for name, value in picture_statistics(thumbnails, groups).items()}
+
+
+def show(job: Job, found: Collected, request: Request, step: int, setup: Setup) -> None:
+    """Write a sheet of the step's first group, when one is due."""
+    session = job.session
+    if setup.show_every is None or step % setup.show_every or not session.world.main or found.scores is None:
+        return
+    totals = found.scores.total.tolist()
+    rows = [(request.prompts[i], [(media, totals[i])]) for i, media in enumerate(found.shown)]
+    path = session.folder.samples / f"rollout_{step:06d}.png"
+    preview.sheet(rows, path, columns=8)
+    session.picture(step, "rollout", path)

@@ -1,0 +1,147 @@
+"""From configuration keys to the settings of each part; arithmetic and names only."""
+
+import torch
+
+from sanarl.algorithms import nft, sft
+from sanarl.config import Config
+from sanarl.errors import UserError
+from sanarl.models.adapter import LoraSettings
+from sanarl.rollout.generate import Sampler
+from sanarl.runtime.optim import OptimSettings
+from sanarl.runtime.session import Saving
+from sanarl.train import rl
+from sanarl.train import sft as sft_loop
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SCORING_DEADLINE_S = 600.0
+
+
+def items_per_step(config: Config) -> int:
+    """Dataset items that a step takes: pictures in SFT, prompts in reinforcement learning."""
+    return config.prompts_per_step if config.task == "nft" else config.samples_per_step
+
+
+def total_steps(config: Config, num_items: int) -> int:
+    """Steps of the run: ``epoch`` passes laid end to end, in whole steps, at most ``max_num_steps``.
+
+    Raises:
+        UserError: when that is not a single step.
+    """
+    need = items_per_step(config)
+    steps = config.train.epoch * num_items // need
+    if steps == 0:
+        raise UserError(
+            f"the dataset has {num_items} items and a step takes {need}, so train.epoch = {config.train.epoch} is no "
+            f"whole step; raise train.epoch to {-(-need // num_items)} or lower train.train_batch_per_replica"
+        )
+    return min(steps, config.train.max_num_steps or steps)
+
+
+def optim_settings(config: Config, total_updates: int) -> OptimSettings:
+    """[train] optm_*; fractions become numbers of the ``total_updates``."""
+    train = config.train
+    warmup = train.optm_warmup_steps
+    warmup_steps = round(warmup * total_updates) if isinstance(warmup, float) else warmup
+    kind = train.optm_decay_type
+    ratio = train.optm_decay_ratio
+    if kind in (None, "none"):
+        decay_steps = 0
+    else:
+        decay_steps = max(total_updates - warmup_steps, 0) if ratio is None else round(ratio * total_updates)
+    return OptimSettings(
+        name=train.optm_name,
+        lr=train.optm_lr,
+        betas=train.optm_betas,
+        epsilon=train.epsilon,
+        weight_decay=train.optm_weight_decay,
+        impl=train.optm_impl,
+        warmup_steps=warmup_steps,
+        warmup_start_factor=train.optm_warmup_start_factor,
+        decay_steps=decay_steps,
+        decay_type="linear" if kind in (None, "none") else kind,
+        min_lr_factor=train.optm_min_lr_factor,
+    )
+
+
+def saving(config: Config, num_items: int) -> Saving:
+    """[train.ckpt]; epochs become steps."""
+    ckpt = config.train.ckpt
+    by_epoch = ckpt.save_freq_in_epoch * num_items // items_per_step(config)
+    return Saving(
+        enabled=ckpt.enable_checkpoint,
+        every=max(by_epoch, 1) if ckpt.save_freq_in_epoch else ckpt.save_freq,
+        max_keep=ckpt.max_keep,
+        export=ckpt.export_safetensors,
+        at_exit=config.train.save_ckpt_at_exit,
+    )
+
+
+def lora_settings(config: Config) -> LoraSettings:
+    """[policy.lora]."""
+    lora = config.policy.lora
+    assert lora is not None, "asked for an adapter of a run without one"
+    targets = lora.target_modules
+    return LoraSettings(
+        r=lora.r,
+        alpha=lora.lora_alpha,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        init=lora.init_lora_weights,
+        use_rslora=lora.use_rslora,
+        r_pattern=dict(lora.r_pattern),
+        alpha_pattern=dict(lora.alpha_pattern),
+    )
+
+
+def sampler(config: Config, flow_shift: float, num_steps: int, mini_batch: int) -> Sampler:
+    """[policy.diffusers.sample], with the model's own ``flow_shift`` where none is configured."""
+    sample = config.policy.diffusers.sample
+    return Sampler(
+        num_steps=num_steps,
+        guidance_scale=sample.guidance_scale,
+        solver=sample.solver,
+        flow_shift=flow_shift if sample.flow_shift is None else sample.flow_shift,
+        mini_batch=mini_batch,
+    )
+
+
+def sft_setup(config: Config) -> sft_loop.Setup:
+    """Everything that the loop of supervised fine-tuning is told."""
+    diffusers = config.policy.diffusers
+    settings = sft.Settings(
+        mini_batch=config.sft.mini_batch,
+        density=diffusers.weighting_scheme,
+        logit_mean=diffusers.logit_mean,
+        logit_std=diffusers.logit_std,
+        flow_shift=diffusers.train_flow_shift,
+        caption_dropout=diffusers.caption_dropout,
+    )
+    return sft_loop.Setup(config.samples_per_step, settings, config.train.seed)
+
+
+def rl_setup(config: Config, flow_shift: float) -> rl.Setup:
+    """Everything that the loop of reinforcement learning is told."""
+    diffusers, grpo, rollout = config.policy.diffusers, config.grpo, config.rollout
+    settings = nft.Settings(
+        mini_batch=grpo.mini_batch,
+        nft_beta=diffusers.nft_beta,
+        kl_beta=grpo.kl_beta,
+        advantage_clip=grpo.advantage_high,
+        advantage_mode=grpo.advantage_mode,
+        timesteps_fraction=diffusers.timesteps_fraction,
+        decay_type=diffusers.weight_copy_decay_type,
+        decay_value=diffusers.weight_copy_decay_value or 0.0,
+        decay_steps=diffusers.weight_copy_decay_steps or 1,
+    )
+    mini_batch = rollout.n_generation_mini_batch or rollout.n_generation
+    return rl.Setup(
+        prompts_per_step=config.prompts_per_step,
+        group_size=rollout.n_generation,
+        updates_per_pass=config.samples_per_step // config.samples_per_update,
+        mu_iterations=grpo.mu_iterations,
+        global_std=diffusers.sample.global_std,
+        sampler=sampler(config, flow_shift, diffusers.sample.num_steps, mini_batch),
+        settings=settings,
+        seed=config.train.seed,
+        deadline_s=SCORING_DEADLINE_S,
+        show_every=config.logging.multi_modal_log_interval,
+    )

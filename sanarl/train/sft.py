@@ -1,0 +1,53 @@
+"""Supervised fine-tuning.
+
+config -> data -> policy -> loss terms -> optimiser -> checkpoint
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from sanarl.algorithms import sft
+from sanarl.data.loading import Loader
+from sanarl.train.job import Job
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run of supervised fine-tuning is told."""
+
+    samples_per_step: int
+    settings: sft.Settings
+    seed: int
+
+
+def train(job: Job, loader: Loader, setup: Setup) -> int:
+    """Run every step that is left.
+
+    Returns:
+        The exit code: 0, or 130 / 143 after a signal.
+    """
+    session, n = job.session, setup.samples_per_step
+    if session.progress.step == 0 and (metrics := job.evaluate_if_due(0)):
+        session.log(0, metrics)
+    for step in session.steps(job.export):
+        with session.timed("step"):
+            mine = session.world.rows(n)
+            with session.timed("data"):
+                items = loader.take((step - 1) * n, mine)  # data
+            with session.timed("train"):
+                metrics = job.update(
+                    sft.terms(
+                        job.policy,
+                        media=[item["media"] for item in items],
+                        captions=[item["prompt"] for item in items],
+                        ids=torch.tensor(mine, dtype=torch.int64),
+                        settings=setup.settings,
+                        key=(setup.seed, step),
+                    ),
+                    share=len(mine) / n,
+                    step=step,
+                )
+            metrics |= job.evaluate_if_due(step)
+        session.log(step, metrics)
+    return session.signals.exit_code
