@@ -11,8 +11,9 @@ from sanarl.errors import UserError
 
 if TYPE_CHECKING:
     from sanarl.config import Config
+    from sanarl.config.schema.base import Dataset
 
-PLACEHOLDERS = ("local_dir", "local_validation_dir", "/path/to/dataset", "path/to/dataset")
+PLACEHOLDERS = ("local_dir", "local_validation_dir")  # and whatever begins with path/to/
 ACCEPTED = "accepted: a folder of NAME.json + NAME.jpg pairs (also png, webp, bmp, tiff)"
 
 
@@ -23,7 +24,7 @@ def get_dataset(config: Config) -> Sequence[dict[str, Any]]:
         UserError: If the folder is missing, or listing everything that is wrong in it.
     """
     key = "train.train_policy.dataset.local_dir"
-    folder = _folder(config.train.train_policy.dataset.local_dir, key)
+    folder = _folder(config.train.train_policy.dataset, key)
     try:
         if config.train.train_policy.type != "sft":
             return _items(folder)
@@ -42,7 +43,7 @@ def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
         UserError: If the folder is missing, or listing everything that is wrong in it.
     """
     key = "validation.dataset.local_dir"
-    folder = _folder(config.validation.dataset.local_dir, key)
+    folder = _folder(config.validation.dataset, key)
     try:
         return _items(folder)
     except UserError as error:
@@ -53,11 +54,16 @@ def _items(folder: Path) -> list[dict[str, Any]]:
     return [{"prompt": prompt, "metadata": {}} for prompt in captions(folder)]
 
 
-def _folder(value: str, key: str) -> Path:
+def _folder(dataset: Dataset, key: str) -> Path:
+    """local_dir, or name when that is a folder and local_dir is not set."""
+    value = dataset.local_dir
+    if not value and dataset.name and Path(dataset.name).expanduser().is_dir():
+        value = dataset.name
     if not value:
-        raise UserError(f"{key} is not set; {ACCEPTED}")
+        name = f" (and name {dataset.name!r} is no folder)" if dataset.name else ""
+        raise UserError(f"{key} is not set{name}; {ACCEPTED}")
     path = Path(value).expanduser()
-    if not path.exists() and value in PLACEHOLDERS:
+    if not path.exists() and (value in PLACEHOLDERS or value.lstrip("/").startswith("path/to/")):
         raise UserError(f"{key}: found the placeholder {value!r}; {ACCEPTED}\n  for example: --set {key}=./my_pictures")
     if not path.is_dir():
         found = "a file" if path.exists() else "nothing"

@@ -12,6 +12,7 @@ from sanarl.importing import nearest
 
 if TYPE_CHECKING:
     from sanarl.config import Config
+    from sanarl.config.schema.base import Dataset
 
 ROOT = Path("datasets")  # of the working directory
 
@@ -34,7 +35,7 @@ def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
     return _read(config.validation.dataset, "validation.dataset", "test")
 
 
-def _read(dataset: Any, key: str, default: str) -> list[dict[str, Any]]:
+def _read(dataset: Dataset, key: str, default: str) -> list[dict[str, Any]]:
     splits = [dataset.split] if isinstance(dataset.split, str) else list(dataset.split)
     splits = [s for s in splits if s] or [default]
     folder = _folder(dataset, key)
@@ -52,7 +53,7 @@ def _read_split(folder: Path, split: str, key: str) -> list[dict[str, Any]]:
     raise UserError(f"{key}.split {split!r}: found {found} in {folder}; accepted: {text.name} or {metadata.name}")
 
 
-def _folder(dataset: Any, key: str) -> Path:
+def _folder(dataset: Dataset, key: str) -> Path:
     """The first folder that exists among local_dir/NAME, NAME as a path, ./datasets/NAME and local_dir itself."""
     name, local = dataset.name, dataset.local_dir
     if not name and not local:

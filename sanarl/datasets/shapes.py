@@ -49,8 +49,10 @@ def get_dataset(config: Config) -> Sequence[dict[str, Any]]:
     """4096 pictures with captions for SFT, 2048 captions for RL, of the split "train" in the mix of kinds.
 
     Raises:
-        UserError: If policy.diffusers.inference_size is not a square of at least 32 pixels.
+        UserError: If policy.diffusers.inference_size is not a square of at least 32 pixels, or dataset.split asks for
+            something else than "train".
     """
+    _split(config.train.train_policy.dataset.split, "train.train_policy.dataset.split", ("train",))
     if config.train.train_policy.type == "sft":
         return Pictures(_side(config))
     prompts = captions.sample(captions.split("train"), NUM_PROMPTS, random.Random("shapes prompts"))
@@ -65,13 +67,19 @@ def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
     Raises:
         UserError: If there is no such split.
     """
-    which = config.validation.dataset.split or "dev"
-    if isinstance(which, list | tuple) and len(which) == 1:
-        which = which[0]
-    if which not in ("train", "dev", "test"):
-        raise UserError(f"validation.dataset.split: found {which!r}; accepted for shapes: 'dev', 'test', 'train'")
+    which = _split(config.validation.dataset.split, "validation.dataset.split", ("dev", "test", "train"))
     prompts = captions.balanced(which, config.validation.num_prompts or NUM_VALIDATION)
     return [{"prompt": prompt, "metadata": {}} for prompt in prompts]
+
+
+def _split(value: str | Sequence[str], key: str, accepted: tuple[captions.Split, ...]) -> captions.Split:
+    """The split that was asked for; the first of those accepted when none was."""
+    wanted = [value] if isinstance(value, str) else list(value)
+    names = [name for name in wanted if name] or [accepted[0]]
+    for name in accepted:
+        if names == [name]:
+            return name
+    raise UserError(f"{key}: found {value!r}; accepted for shapes: {', '.join(map(repr, accepted))}")
 
 
 def _side(config: Config) -> int:

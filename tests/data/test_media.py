@@ -47,7 +47,7 @@ def test_rgb_in_every_format(tmp_path, name, tolerance):
 
 
 def test_shape_is_channels_height_width(tmp_path):
-    assert decode_image(save(tmp_path, Image.new("RGB", (8, 6), RED), "a.png")).shape == (3, 6, 10)
+    assert decode_image(save(tmp_path, Image.new("RGB", (8, 6), RED), "a.png")).shape == (3, 6, 8)
 
 
 def test_content_decides_and_not_the_name(tmp_path):
@@ -268,7 +268,7 @@ def png_header(width, height):
 
 
 @pytest.mark.parametrize("side", [10_000, 60_000])
-@pytest.mark.filterwarnings("default::PIL.Image.DecompressionBombWarning")
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_decompression_bombs_are_refused(tmp_path, side):
     (tmp_path / "a.png").write_bytes(png_header(side, side))
     assert "at most 89478485 pixels" in refused(tmp_path / "a.png")

@@ -1,0 +1,151 @@
+"""From the names of a configuration to rewards."""
+
+import random
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from sanarl.errors import UserError
+from sanarl.rewards import NOT_YET, TABLE, build
+from sanarl.shapes import captions, drawing, scoring
+
+MINE = """
+import torch
+def bright(media, prompts, metadata): return media.flatten(1).mean(1)
+class Dark:
+    def __call__(self, media, prompts, metadata): return 1 - media.flatten(1).mean(1)
+class Greedy:
+    def __init__(self, model): pass
+    def __call__(self, media, prompts, metadata): pass
+class Failing:
+    def __init__(self): raise OSError("no weights")
+    def __call__(self, media, prompts, metadata): pass
+class Plain: pass
+def short(media, prompts): pass
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def _import_path(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture
+def mine(tmp_path):
+    (tmp_path / "my_rewards.py").write_text(MINE)
+    return tmp_path / "my_rewards.py"
+
+
+def page(reward_function):
+    with pytest.raises(UserError) as caught:
+        build(reward_function)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", list(TABLE))
+def test_every_name_of_the_table_is_built(name):
+    assert build({name: 0.5}).names == [name]
+
+
+def test_ones_own_function_and_class(mine, monkeypatch):
+    mix = build({f"{mine}:bright": 1.0, f"{mine}:Dark": 2})
+    scores = mix(torch.full((2, 1, 3, 4, 4), 0.25), ["a", "b"], [{}, {}])
+    assert scores.total.tolist() == [1.75, 1.75]  # 0.25 + 2 * 0.75
+    assert list(scores.parts) == ["bright", "Dark"]
+    monkeypatch.chdir(mine.parent)
+    assert build({"my_rewards:bright": 1}).names == ["bright"]
+
+
+def test_two_functions_of_one_name_keep_their_full_names(mine):
+    (mine.parent / "more.py").write_text(MINE)
+    names = [f"{mine}:bright", f"{mine.parent / 'more.py'}:bright"]
+    assert build(dict.fromkeys(names, 1.0)).names == names
+
+
+@pytest.mark.parametrize("name", [*sorted(NOT_YET), "PickScore"])
+def test_rewards_that_are_not_there_yet(name):
+    assert page({name: 1.0}).startswith(f"reward {name!r} is not available in this version; accepted: shapes")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("shaeps", "reward 'shaeps' is not known; did you mean 'shapes'?; accepted: shapes, or your own"),
+        ("", "reward '' is not known"),
+        ("no_such:thing", "there is no module no_such"),
+        ("no/such.py:thing", "no/such.py: found nothing"),
+        (":thing", "'' is not the name of a module"),
+        ("math:", "math has no ''"),
+        ("MINE:brigth", "has no 'brigth'; did you mean 'bright'?"),
+        ("MINE:Greedy", "Greedy() failed; a class is built without arguments"),
+        ("MINE:Failing", "OSError: no weights"),
+        ("MINE:Plain", "found Plain; accepted: a function (media, prompts, metadata)"),
+        ("MINE:short", "found the arguments (media, prompts); accepted: a function (media, prompts, metadata)"),
+        ("MINE:number", "found int; accepted"),
+    ],
+)
+def test_names_that_give_no_reward(mine, name, expected):
+    assert expected in page({name.replace("MINE", str(mine)): 1.0})
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), "1", None, True])
+def test_weights_are_finite_numbers(weight):
+    assert f"found the weight {weight!r}; accepted: a finite number" in page({"shapes": weight})
+
+
+def test_something_must_count(mine):
+    assert "reward_function is empty" in page({})
+    assert "accepted: at least one above 0" in page({"shapes": 0.0, f"{mine}:bright": -1.0})
+
+
+def test_all_faults_are_listed_at_once():
+    text = page({"ocr": 1.0, "shaeps": 1.0, "shapes": float("nan")})
+    assert len(text.splitlines()) == 3
+
+
+# ------------------------------------------------------------------ shapes
+
+
+def pictures(prompts):
+    drawn = [drawing.render(p, random.Random(i)) for i, p in enumerate(prompts)]
+    return torch.from_numpy(np.stack(drawn)).permute(0, 3, 1, 2)[:, None].float() / 255, drawn
+
+
+def test_the_shapes_reward_is_that_of_the_world():
+    """Reference: sanarl.shapes.scoring on the same 8-bit pictures, right prompts and wrong ones."""
+    prompts = captions.balanced("dev", 24)
+    media, drawn = pictures(prompts)
+    asked = prompts[5:] + prompts[:5]
+    scores = build({"shapes": 1.0})(media, asked, [{}] * 24)
+    expected = [scoring.score(image, prompt) for image, prompt in zip(drawn, asked, strict=True)]
+    torch.testing.assert_close(scores.total, torch.tensor([e["reward"] for e in expected]))
+    assert scores.parts["shapes/strict"].tolist() == [e["strict"] for e in expected]
+    assert build({"shapes": 1.0})(media, prompts, [{}] * 24).total.min() == 1
+
+
+def test_pixels_are_rounded_and_clamped_as_a_saved_picture_would_be():
+    media, _ = pictures(["a red circle"])
+    nudged = (media + 0.4 / 255) * 1.0
+    assert build({"shapes": 1.0})(nudged, ["a red circle"], [{}]).total.tolist() == [1]
+    assert build({"shapes": 1.0})(media * 1.2 - 0.1, ["a red circle"], [{}]).total.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("media", "prompts", "expected"),
+    [
+        (
+            torch.zeros(2, 5, 3, 64, 64),
+            ["a red circle"] * 2,
+            "reward 'shapes': found clips of 5 frames; accepted: pictures",
+        ),
+        (torch.full((1, 1, 3, 64, 64), torch.nan), ["a red circle"], "found NaN or infinity in the picture for prompt"),
+        (torch.zeros(2, 1, 3, 64, 64), ["a red circle", "a cat"], "prompt 'a cat' cannot be scored: not a caption"),
+    ],
+)
+def test_what_shapes_cannot_score(media, prompts, expected):
+    with pytest.raises(UserError) as caught:
+        build({"shapes": 1.0})(media, prompts, [{} for _ in prompts])
+    assert expected in str(caught.value)
