@@ -10,7 +10,7 @@ EPS = 1e-4
 
 def _by_group(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and population deviation of every group, and each row's place among them."""
-    numbers, place = groups.unique(return_inverse=True)
+    numbers, place = torch.unique(groups, return_inverse=True)
     count = torch.bincount(place, minlength=len(numbers)).to(values.dtype)
     mean = torch.zeros_like(count).index_add_(0, place, values) / count
     variance = torch.zeros_like(count).index_add_(0, place, (values - mean[place]) ** 2) / count

@@ -1,0 +1,36 @@
+# Two commands do everything on a fresh machine:
+#   make demo    set up, then run the main job on the embedded default (CPU, no downloads of models, minutes)
+#   make test    set up, then pass every check and test
+VENV ?= .venv
+BIN := $(VENV)/bin
+# One thread a process: small tensors are slower with more.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-fast lint setup setup-dev docs clean
+
+demo: setup
+	$(BIN)/sanarl train --config tiny-image-nft.toml
+
+test: setup-dev lint
+	$(BIN)/python -m pytest -n 2
+
+test-fast: setup-dev
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: setup-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: setup-dev
+	$(BIN)/python -m sanarl.config.docs
+
+setup:
+	@scripts/setup.sh $(VENV)
+
+setup-dev:
+	@scripts/setup.sh $(VENV) dev
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
