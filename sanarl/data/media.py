@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageCms, ImageOps
+from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from sanarl.errors import UserError
@@ -51,7 +51,7 @@ def decode_image(path: str | Path) -> Tensor:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(path, "a picture that large or compressed that hard") from error
-    except Image.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         found = "an empty file" if path.stat().st_size == 0 else "content that is no picture"
         raise UserError(f"{path}: found {found}; accepted: {', '.join(FORMATS)}") from error
     except Exception as error:  # PIL raises many types on damaged files
@@ -78,19 +78,19 @@ def _to_rgb(image: Image.Image, path: Path) -> NDArray[np.float32]:
     if image.mode == "LAB":
         srgb, lab = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
         image = ImageCms.profileToProfile(image, lab, srgb, outputMode="RGB")  # type: ignore[assignment]
-        return np.asarray(image, np.float32) / 255
+        return np.asarray(image, np.float32) / np.float32(255)
     profile = image.info.get("icc_profile")
     alpha = None
     if image.has_transparency_data:
         grey = image.mode in ("1", "L", "LA")
         image = image.convert("RGBA")
-        alpha = np.asarray(image.getchannel("A"), np.float32)[..., None] / 255
+        alpha = np.asarray(image.getchannel("A"), np.float32)[..., None] / np.float32(255)
         image = image.convert("L" if grey else "RGB")  # drops alpha without blending
     elif image.mode not in ("L", "RGB", "CMYK"):
         image = image.convert("L" if image.mode == "1" else "RGB")
     if profile:
         image = _to_srgb(image, profile, path)
-    rgb = np.asarray(image.convert("RGB"), np.float32) / 255
+    rgb = np.asarray(image.convert("RGB"), np.float32) / np.float32(255)
     return rgb if alpha is None else rgb * alpha + (1 - alpha)
 
 
@@ -122,7 +122,7 @@ def _deep(image: Image.Image, path: Path) -> NDArray[np.float32]:
             raise UserError(f"{path}: found negative values (down to {values.min()}); accepted: unsigned integers")
         grey = (values / (65535 if values.max() <= 65535 else 2**31 - 1)).astype(np.float32)
     else:
-        grey = values.astype(np.float32) / 65535
+        grey = values.astype(np.float32) / np.float32(65535)
     transparent = image.info.get("transparency")  # one grey value, PNG's tRNS
     if isinstance(transparent, int):
         grey = np.where(values == transparent, np.float32(1), grey)

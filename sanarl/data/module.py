@@ -37,7 +37,7 @@ class Items(Sequence[Item]):
             item = self.source[index]
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             text = f"{self.module}: item {index} of {n} could not be read\n  {where(error, self.file)}"
             raise UserError(text) from error
         return self.check(item, index)
@@ -60,8 +60,12 @@ class DatasetModule:
         """
         source = self._call(self.get_dataset, "get_dataset", config)
         if config.train.train_policy.type == "sft":
-            height, width = config.policy.diffusers.inference_size
-            check: Callable[[Any, int], Item] = partial(checked_sft, module=self.name, size=(height, width))
+            media = config.policy.diffusers
+            height, width = media.inference_size
+            frames = media.train_frames if media.is_video else 1
+            check: Callable[[Any, int], Item] = partial(
+                checked_sft, module=self.name, size=(height, width), frames=frames
+            )
         else:
             check = partial(checked_rl, module=self.name)
         return Items(source, self.name, self.file, check)
@@ -83,7 +87,7 @@ class DatasetModule:
             result = function(config)
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UserError(f"{self.name}: {label}(config) failed\n  {where(error, self.file)}") from error
         return self._sequence(result, label)
 
@@ -98,7 +102,7 @@ class DatasetModule:
             raise UserError(f"{start} {describe(result)}{without}; {accepted}")
         try:
             n = len(result)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UserError(f"{start} an object whose len() failed; {accepted}\n  {where(error, self.file)}") from error
         if n == 0:
             raise UserError(f"{start} an empty {type(result).__name__}; accepted: at least one item")
@@ -186,7 +190,12 @@ def _prompt(item: Any, keys: tuple[str, ...], index: int, module: str, function:
 
 
 def checked_sft(
-    item: Any, index: int, module: str, size: tuple[int, int] | None = None, function: str = "get_dataset"
+    item: Any,
+    index: int,
+    module: str,
+    size: tuple[int, int] | None = None,
+    frames: int | None = None,
+    function: str = "get_dataset",
 ) -> Item:
     """A valid SFT item: ``{"prompt": str, "media": float32 (F, 3, H, W) in [0, 1]}``; other keys are dropped.
 
@@ -195,6 +204,7 @@ def checked_sft(
         index: Its number, for the error.
         module: The dataset module's name, for the error.
         size: The (height, width) expected; None accepts any.
+        frames: The number of frames expected, 1 for pictures; None accepts any.
         function: The function it came from, for the error.
 
     Raises:
@@ -202,7 +212,7 @@ def checked_sft(
     """
     prompt = _prompt(item, ("prompt", "media"), index, module, function)
     height, width = size or ("H", "W")
-    accepted = f"a floating-point tensor (F, 3, {height}, {width}) with values in [0, 1]"
+    accepted = f"a floating-point tensor ({frames or 'F'}, 3, {height}, {width}) with values in [0, 1]"
     if "media" not in item:
         raise _fail(module, function, index, "media", f"the keys {sorted(map(str, item))}", accepted)
     media = item["media"]
@@ -213,6 +223,7 @@ def checked_sft(
     if not media.is_floating_point():
         raise _fail(module, function, index, "media", describe(media), accepted)
     fits = media.ndim == 4 and media.shape[1] == 3 and min(media.shape) > 0
+    fits = fits and frames in (None, media.shape[0])
     if not fits or (size is not None and tuple(media.shape[2:]) != tuple(size)):
         extra = ": add the frame axis with media[None]" if media.ndim == 3 and media.shape[0] == 3 else ""
         raise _fail(module, function, index, "media", describe(media), accepted + extra)

@@ -92,7 +92,7 @@ def _resolve(name: str) -> Any:
             value = value()
         except UserError as error:
             raise UserError(f"reward {name!r}: {error}") from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             text = f"reward {name!r}: {attribute}() failed; a class is built without arguments\n  {where(error)}"
             raise UserError(text) from error
     _check_call(name, value)

@@ -83,7 +83,7 @@ def _call(name: str, reward: Reward, media: Tensor, prompts: list[str], metadata
         return reward(media, list(prompts), list(metadata))
     except UserError as error:
         raise RewardError(f"reward {name!r}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a reward that exits must not end the run with its own code
         first = f"a batch of {len(prompts)} that starts with prompt {prompts[0]!r}" if prompts else "an empty batch"
         raise RewardError(f"reward {name!r} failed on {first}\n  {where(error)}") from error
 

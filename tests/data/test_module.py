@@ -146,6 +146,11 @@ def test_get_dataset_must_return_a_filled_sequence(tmp_path, nft, body, expected
     assert expected in page(load(write(tmp_path, f"def get_dataset(config): {body}")).train, nft)
 
 
+def test_get_dataset_that_exits_does_not_end_the_run_with_its_code(tmp_path, nft):
+    path = write(tmp_path, "import sys\ndef get_dataset(config):\n    sys.exit(0)\n")
+    assert f"{path}:3: SystemExit: 0" in page(load(path).train, nft)
+
+
 def test_get_dataset_of_the_wrong_signature(tmp_path, nft):
     assert "get_dataset() takes 0 positional" in page(load(write(tmp_path, "def get_dataset(): return [1]")).train, nft)
 
@@ -215,6 +220,13 @@ def test_pages_for_sft_items(item, expected):
     text = page(checked_sft, item, 7, "my.module", (8, 6))
     assert text.startswith("my.module: get_dataset: item 7")
     assert expected in text
+
+
+def test_the_number_of_frames():
+    clip = {"prompt": "a", "media": PICTURE.expand(5, 3, 8, 6)}
+    assert checked_sft(clip, 0, "m", (8, 6), frames=5)["media"].shape == (5, 3, 8, 6)
+    text = page(lambda: checked_sft(clip, 0, "m", (8, 6), frames=1))
+    assert "found a float32 tensor of shape (5, 3, 8, 6); accepted: a floating-point tensor (1, 3, 8, 6)" in text
 
 
 def test_any_size_is_accepted_when_none_is_given():

@@ -1,5 +1,7 @@
 """Reference: sums worked out by hand."""
 
+import sys
+
 import pytest
 import torch
 
@@ -99,6 +101,11 @@ def test_what_is_no_score_is_named(result, expected):
     if isinstance(result, dict) and set(result) == {"a", "b"}:
         expected = "found the keys ['a', 'b']"
     assert expected in page(result)
+
+
+def test_a_reward_that_exits_does_not_end_the_run_with_its_code():
+    with pytest.raises(RewardError, match="SystemExit: 0"):
+        run({"mine": (1.0, lambda _media, _prompts, _metadata: sys.exit(0))})
 
 
 def test_an_exception_keeps_its_cause_and_names_the_reward():
