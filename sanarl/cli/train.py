@@ -13,14 +13,22 @@ def train(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key; the value is TOML.")
     ] = None,
-    nproc: Annotated[str, typer.Option(help="Processes on this machine, or auto: one a GPU.")] = "1",
-    resume: Annotated[str | None, typer.Option(help="auto, never or a run's folder; default: train.resume.")] = None,
+    nproc: Annotated[
+        str | None,
+        typer.Option(help="Processes on this machine, or auto: one a GPU. Default: NPROC_PER_NODE, else 1."),
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(help="auto, never, a run's folder or a checkpoint. Default: train.resume.")
+    ] = None,
 ) -> None:
-    """Train what a preset says."""
+    """Train what a preset says. Exits with 130 after Ctrl-C and 143 after SIGTERM, with a checkpoint saved."""
     from sanarl.config import load
-    from sanarl.train import build
 
-    build.main(load(config, set_ or ()), dataset_module, nproc, resume)
+    loaded = load(config, set_ or ())  # before anything heavy is imported
+
+    from sanarl.train import launch
+
+    raise typer.Exit(launch.main(loaded, dataset_module, nproc, resume))
 
 
 def register(app: typer.Typer) -> None:

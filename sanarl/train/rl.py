@@ -42,6 +42,10 @@ class Setup:
     show_every: int | None
     """Steps between sheets of rollouts; None: no sheets."""
 
+    def shows(self, step: int) -> bool:
+        """Whether a sheet of this step's first group is due."""
+        return self.show_every is not None and step % self.show_every == 0
+
 
 def train(job: Job, loader: Loader, scoring: Scoring, setup: Setup) -> int:
     """Run every step that is left.
@@ -56,9 +60,8 @@ def train(job: Job, loader: Loader, scoring: Scoring, setup: Setup) -> int:
         with session.timed("step"):
             request, groups = ask(loader, step, world, setup)  # data
             with session.timed("rollout"), policy.old():  # policy -> rollout
-                found = collect(
-                    policy, request, setup.sampler, (setup.seed, step), scoring, setup.deadline_s, setup.group_size
-                )
+                shown = setup.group_size if setup.shows(step) else 0
+                found = collect(policy, request, setup.sampler, (setup.seed, step), scoring, setup.deadline_s, shown)
             scores = gather_scores(found, world, len(groups))  # reward
             advantages = group_advantages(scores["reward"], groups, setup.global_std)  # advantage
             with session.timed("train"):
@@ -149,7 +152,7 @@ def picture_metrics(found: Collected, groups: Tensor, world: World) -> dict[str,
 def show(job: Job, found: Collected, request: Request, step: int, setup: Setup) -> None:
     """Write a sheet of the step's first group, when one is due."""
     session = job.session
-    if setup.show_every is None or step % setup.show_every or not session.world.main or found.scores is None:
+    if not setup.shows(step) or not session.world.main or found.scores is None:
         return
     totals = found.scores.total.tolist()
     rows = [(request.prompts[i], [(media, totals[i])]) for i, media in enumerate(found.shown)]

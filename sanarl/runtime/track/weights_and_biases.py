@@ -5,12 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import wandb
-from wandb.errors import CommError
-
-
-def logged_in() -> bool:
-    """Whether a key is at hand: in WANDB_API_KEY or in the netrc file that ``wandb login`` writes."""
-    return bool(os.environ.get("WANDB_API_KEY") or wandb.api.api_key)
 
 
 class WandbTracker:
@@ -24,13 +18,15 @@ class WandbTracker:
             project: wandb project. group: wandb group. name: run name; the folder's name when None.
             config: the resolved configuration.
         """
-        mode = os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
+        asked = os.environ.get("WANDB_MODE")
+        mode = asked or ("online" if wandb.login(prompt=False, verify=False) else "offline")
         id_file = folder / "wandb_id"
         known = id_file.read_text(encoding="utf-8").strip() if id_file.is_file() else None
         try:
             self._run = self._start(folder, project, group, name, config, mode, known)
-        except CommError:
+        except wandb.Error:  # no network, or a login that is not accepted
             mode = "offline"
+            wandb.teardown()
             self._run = self._start(folder, project, group, name, config, mode, known)
         self.offline = mode == "offline"
         id_file.write_text(self._run.id + "\n", encoding="utf-8")
@@ -54,7 +50,7 @@ class WandbTracker:
             mode=mode,
             id=known,
             resume="allow",
-            settings=wandb.Settings(silent=True),
+            settings=wandb.Settings(silent=True, init_timeout=30),
         )
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
