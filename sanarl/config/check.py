@@ -84,7 +84,7 @@ def _adapter_nft(config: Config, _: Set[str]) -> Iterator[Finding]:
         )
 
 
-def _groups(config: Config, _: Set[str]) -> Iterator[Finding]:
+def _groups(config: Config, given: Set[str]) -> Iterator[Finding]:
     group, samples, update = config.rollout.n_generation, config.samples_per_step, config.samples_per_update
     rollout, batch = "rollout.n_generation", "train.train_batch_per_replica"
     replicas = "policy.parallelism.n_init_replicas"
@@ -92,9 +92,10 @@ def _groups(config: Config, _: Set[str]) -> Iterator[Finding]:
     if group < 2:
         yield fault(rollout, f"found {group}; accepted 2 or more: advantages compare the samples of a prompt")
     if samples % group:
+        unset = "" if batch in given else " (default)"
         yield fault(
             batch,
-            f"found {config.train.train_batch_per_replica}, {samples} samples a rollout over all replicas; "
+            f"found {config.train.train_batch_per_replica}{unset}, {samples} samples a rollout over all replicas; "
             f"accepted a multiple of {rollout} = {group}; nearest {max(1, round(samples / group)) * group}",
             rollout,
             replicas,
@@ -103,7 +104,7 @@ def _groups(config: Config, _: Set[str]) -> Iterator[Finding]:
     if per_gpu is None or samples % group or group < 2:
         return
     key = f"{_TASK}.batch_size_per_optimize"
-    about = f"found {per_gpu}, {update} samples an optimiser step over {config.gpus} GPUs"
+    about = f"found {per_gpu}, {update} samples an optimiser step over {config.gpus} GPU{'s' * (config.gpus > 1)}"
     involved = (rollout, batch, *sizes)
     if samples % update:
         yield fault(key, f"{about}; accepted a share of the rollout's {samples} samples without remainder", *involved)

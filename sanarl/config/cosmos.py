@@ -83,6 +83,7 @@ _ROOT: dict[str, Fate] = {
     "redis": ANY,
     "eth_ips": ANY,
     "mode": Fate(("disaggregated", "colocated", "colocated_separated"), "training and rollout share the GPUs"),
+    "vla": Fate((), "presets for vision-language-action models cannot be used"),
     "distillation.enable": _off("distillation is not supported"),
     "distillation.*": ANY,
     "profiler.enable_profiler": _off(_PROFILE),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sanarl.config.cosmos import ALIASES, FATES, Fate
 from sanarl.config.faults import shown
-from sanarl.config.keys import KINDS, Key, every_key, keys
+from sanarl.config.keys import KINDS, Key, Kind, every_key, keys
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,18 @@ def table() -> list[Row]:
 
 
 def _honoured() -> Iterator[Row]:
-    for key in every_key().values():
+    for path, key in every_key().items():
         if not key.is_table:
-            yield Row(key.path, "honoured", f"{key.accepts}; {_default(key)}{_only(key.path)}")
+            details = {kind: _detail(keys(kind)[path]) for kind in KINDS if path in keys(kind)}
+            texts = [text if len(set(details.values())) == 1 else f"{kind}: {text}" for kind, text in details.items()]
+            yield Row(path, "honoured", f"{'; '.join(dict.fromkeys(texts))}{_only(list(details))}")
 
 
-def _default(key: Key) -> str:
-    return key.default if key.is_required else f"default {key.default}"
+def _detail(key: Key) -> str:
+    return f"{key.accepts}; {key.default if key.is_required else f'default {key.default}'}"
 
 
-def _only(path: str) -> str:
-    kinds = [kind for kind in KINDS if path in keys(kind)]
+def _only(kinds: list[Kind]) -> str:
     return "" if len(kinds) == len(KINDS) else f"; type = {shown(kinds[0])} only"
 
 
@@ -43,13 +44,9 @@ def _aliases() -> Iterator[Row]:
 
 
 def _others() -> Iterator[Row]:
-    merged: dict[str, Fate] = {**FATES["sft"], **FATES["grpo"]}
-    honoured = every_key()
-    for key, fate in merged.items():
-        kinds = [kind for kind in KINDS if key in FATES[kind]]
-        only = "" if len(kinds) == len(KINDS) else f"; type = {shown(kinds[0])} only"
-        if key not in honoured or only:
-            yield Row(key, fate.kind, f"{_values(fate)}{only}")
+    """A key that one type honours and the other does not has a row in both parts of the table."""
+    for key, fate in {**FATES["sft"], **FATES["grpo"]}.items():
+        yield Row(key, fate.kind, f"{_values(fate)}{_only([kind for kind in KINDS if key in FATES[kind]])}")
 
 
 def _values(fate: Fate) -> str:

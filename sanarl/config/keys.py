@@ -88,7 +88,8 @@ def _words(annotation: Any, metadata: list[Any]) -> str:
         return _words(args[0], inner + metadata)
     if origin in (Union, types.UnionType):
         parts = [_words(part, metadata) for part in args if part is not type(None)]
-        return " or ".join(dict.fromkeys(parts))
+        parts = [word for part in parts for word in (("true", "false") if part == "true or false" else (part,))]
+        return _choices(list(dict.fromkeys(parts)))
     if origin is Literal:
         return _choices([shown(choice) for choice in args])
     if origin is tuple:

@@ -15,7 +15,7 @@ from sanarl.config.keys import Kind, keys
 from sanarl.config.positions import lines_of
 from sanarl.config.schema.root import Config
 from sanarl.config.sort import real_name, rename_aliases, sort_keys
-from sanarl.config.source import Source, read
+from sanarl.config.source import Source, printable, read
 
 TASK: KeyPath = ("train", "train_policy")
 _LANGUAGE_MODEL = re.compile(
@@ -81,14 +81,14 @@ class _Reading:
             override = overrides.read(argument)
             if override.problem:
                 key = dotted(override.path)
-                self.faults.append(Fault(key, override.problem, f"--set {shown_argument(argument)}", None, argument))
+                self.faults.append(Fault(key, override.problem, f"--set {printable(argument)}", None, argument))
                 continue
             renamed = real_name(override.path)
             if renamed != override.path:
                 remarks.append(f"{dotted(override.path)} is read as {renamed[-1]}")
             path, problem = overrides.apply(self.tree, override, real_name)
             if problem:
-                place = f"--set {shown_argument(argument)}"
+                place = f"--set {printable(argument)}"
                 self.faults.append(Fault(dotted(path), problem, place, None, argument))
                 continue
             for known in [known for known in self.places if known[: len(path)] == path]:
@@ -99,9 +99,8 @@ class _Reading:
     def refuse_other_kinds(self) -> None:
         """One line for presets of language models, vision-language-action models and the like."""
         is_diffusers, name = self.at(("policy", "is_diffusers")), self.at(("policy", "model_name_or_path"))
-        last = str(name).rstrip("/").rpartition("/")[2]
-        language = _LANGUAGE_MODEL.search(last) and not _DIFFUSION_MODEL.search(last)
-        if isinstance(name, str) and language:
+        last = name.rstrip("/").rpartition("/")[2] if isinstance(name, str) else ""
+        if _LANGUAGE_MODEL.search(last) and not _DIFFUSION_MODEL.search(last):
             what = f"found {shown(name)}, a language model; sanarl trains diffusion models only"
             raise self.only(("policy", "model_name_or_path"), what)
         if "vla" in self.tree:
@@ -141,16 +140,18 @@ class _Reading:
     def validated(self, tree: dict[str, Any], kind: Kind, given: set[str]) -> Config | None:
         """Values against the schema, then the rules between keys, also when some values were bad."""
         known, bad = keys(kind), set[str]()
-        for _ in range(2):
+        config = None
+        for attempt in range(4):  # mending may bring up one more, which is no fault of the file
             try:
                 config = Config.model_validate(tree)
                 break
             except ValidationError as error:
                 for path, text in _explained(error, tree, kind):
-                    self.add(Finding(path, text))
+                    if attempt == 0:
+                        self.add(Finding(path, text))
                     bad.add(_leaf(path, known))
                     tree = _mended(tree, path, _leaf(path, known))
-        else:
+        if config is None:
             return None
         noted = bad | {fault.key for fault in self.faults}
         for finding in check.findings(config, given):
@@ -172,27 +173,26 @@ class _Reading:
         return ConfigError([self.placed(Finding(path, text))])
 
     def placed(self, finding: Finding) -> Fault:
-        """The fault at the line of its key, or of the table that the key is missing from."""
-        name, key = self.source.shown, dotted(finding.path)
-        for length in range(len(finding.path), 0, -1):
-            path = finding.path[:length]
+        """The fault at its key, else at a key that it is about, else at the table that the key is missing from.
+
+        An argument counts before the file: what it changed is what the user just did.
+        """
+        about = (finding.path, *finding.involves)
+        outwards = [finding.path[:length] for length in range(len(finding.path) - 1, 0, -1)]
+        inwards = [path for path in self.set_by if path[: len(finding.path)] == finding.path]
+        key = dotted(finding.path)
+        for path in (*(path for path in about if path in self.set_by), *about, *outwards, *inwards):
             if path in self.set_by:
                 argument = self.set_by[path]
-                return Fault(key, finding.text, f"--set {shown_argument(argument)}", None, argument)
+                return Fault(key, finding.text, f"--set {printable(argument)}", None, argument)
             if path in self.places:
-                line = self.places[path]
-                return Fault(key, finding.text, f"{name}:{line}", line)
-        return Fault(key, finding.text, name)
+                return Fault(key, finding.text, f"{self.source.shown}:{self.places[path]}", self.places[path])
+        return Fault(key, finding.text, self.source.shown)
 
     def order(self, fault: Fault) -> tuple[int, int, str]:
         if fault.argument is not None:
             return (2, self.arguments.index(fault.argument), fault.key)
         return (1, 0, fault.key) if fault.line is None else (0, fault.line, fault.key)
-
-
-def shown_argument(argument: str) -> str:
-    """An argument on one line, shortened."""
-    return shown(argument)[1:-1] if len(argument) > 60 or not argument.isprintable() else argument
 
 
 def _algorithm(trainer: Any) -> str:
@@ -211,12 +211,16 @@ def _explained(error: ValidationError, tree: dict[str, Any], kind: Kind) -> list
         if item["type"] == "missing":
             path = (*path, item["loc"][-1])
         leaf = _leaf(path, known)
+        at_leaf = path[: leaf.count(".") + 1]
         accepted = known[leaf].accepts if leaf in known else "another value"
-        if item["type"] == "missing":
+        if item["type"] == "missing" and _in_tree(at_leaf, tree) != at_leaf:
             lines.setdefault(path, f"missing; accepted {accepted}")
             continue
-        found = shown(_value(tree, path[: leaf.count(".") + 1]))  # a bad entry of a list: show the list
+        value = _value(tree, at_leaf)  # a bad entry of a list: show the list
+        found = shown(_value(tree, path) if isinstance(value, dict) else value)
         said = str(item["ctx"]["error"]) if item["type"] == "value_error" else f"accepted {accepted}"
+        if item["type"] == "finite_number":
+            said = "accepted a finite number"
         lines.setdefault(path, f"found {found}; {said}")
     return list(lines.items())
 
@@ -252,7 +256,8 @@ def _mended(tree: dict[str, Any], path: KeyPath, leaf: str) -> dict[str, Any]:
     """The tree without the bad key, or, where a key is missing, without the table that lacks it."""
     if leaf == "policy.model_name_or_path":
         return {**tree, "policy": {**tree["policy"], "model_name_or_path": "unknown"}}
-    is_there = _in_tree(path, tree) == path
+    at_leaf = path[: leaf.count(".") + 1]
+    is_there = _in_tree(at_leaf, tree) == at_leaf
     return _without(tree, leaf if is_there else leaf.rpartition(".")[0])
 
 

@@ -70,6 +70,8 @@ def apply(tree: dict[str, Any], override: Override, rename: Callable[[KeyPath], 
         elif not isinstance(node, dict):
             return path, f"is {shown(node)}, not a table: {dotted((part,))} cannot be set in it"
         path = (*path, part)
+        if not last and isinstance(node, dict) and part not in node and str(parts[depth + 1]).isdecimal():
+            return path, f"{parts[depth + 1]} is no entry of this list (it has none)"
         if last:
             node[part] = override.value
         elif isinstance(node, dict):

@@ -65,11 +65,14 @@ def _table(node: dict[str, Any], path: KeyPath, pattern: str, kind: Kind, result
         here, key = (*path, name), f"{pattern}{name}"
         if "." in name or key not in known:
             _other(name, value, here, key, kind, result)
+        elif known[key].is_table:
+            result.given.add(key)
+            kept[name] = _honoured(value, here, key, kind, result)
         elif (wide := _wide_integer(value)) is not None:
             result.findings.append(Finding(here, f"found {shown(wide)}; TOML's integers have 64 bits"))
         else:
             result.given.add(key)
-            kept[name] = _honoured(value, here, key, kind, result) if known[key].is_table else _frozen(value)
+            kept[name] = _frozen(value)
     return kept
 
 

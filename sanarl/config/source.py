@@ -8,13 +8,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from sanarl.config.faults import ConfigError, Fault
+from sanarl.config.faults import ConfigError, Fault, shown
 
 LARGEST_FILE = 1 << 20
 DEEPEST = 32
 INT64 = (-(2**63), 2**63 - 1)
 
 _PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+_LONG_NUMBER = re.compile(r"[0-9_]{4300,}")
 _WORDS = {
     "Invalid value": "no value that TOML knows (texts need quotes)",
     "Cannot overwrite a value": "this key is written twice",
@@ -48,15 +49,17 @@ def preset_names() -> list[str]:
 
 def find(source: str | Path) -> tuple[Path, str]:
     """The file that ``source`` names and how to call it: a path, or a preset's name with or without .toml."""
-    name = str(source)
+    name = printable(str(source))
     path = Path(source)
+    if not str(source).strip():
+        raise _fail(name, "no file is named; expected a TOML file or the name of a preset")
     try:
         if path.is_file():
             return path, name
-        bare = name.removesuffix(".toml")
+        bare = str(source).removesuffix(".toml")
         if bare in preset_names():
             found = preset_folder() / f"{bare}.toml"
-            return found, _short(found)
+            return found, printable(_short(found))
         if path.is_dir():
             raise _fail(name, "is a directory; expected a TOML file or the name of a preset")
         if path.exists():
@@ -66,6 +69,11 @@ def find(source: str | Path) -> tuple[Path, str]:
     near = difflib.get_close_matches(path.name.removesuffix(".toml").lower(), preset_names(), n=1, cutoff=0.5)
     advice = f"did you mean the preset {near[0]}?" if near else f"presets: {', '.join(preset_names())}"
     raise _fail(name, f"no such file, and no preset of that name; {advice}")
+
+
+def printable(text: str) -> str:
+    """A name or an argument on one line, in quotes when it would not be read as written otherwise."""
+    return text if text.isprintable() and text.strip() == text != "" and len(text) <= 200 else shown(text)
 
 
 def _short(path: Path) -> str:
@@ -105,7 +113,9 @@ def parse(text: str, name: str) -> dict[str, Any]:
     except RecursionError as error:
         raise _fail(name, f"lists or tables nested deeper than {DEEPEST}") from error
     except ValueError as error:  # an integer with more digits than Python converts, a date that does not exist
-        raise _fail(name, f"not valid TOML: {_reason(error)}") from error
+        digits = _LONG_NUMBER.search(text)
+        line = None if digits is None else text.count("\n", 0, digits.start()) + 1
+        raise _fail(name, f"not valid TOML: {_reason(error)}", line) from error
     if too_deep(tree):
         raise _fail(name, f"lists or tables nested deeper than {DEEPEST}")
     return tree
