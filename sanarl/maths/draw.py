@@ -28,9 +28,15 @@ def normal(ids: Tensor, shape: tuple[int, ...], *key: int | str) -> Tensor:
 
 def uniform(ids: Tensor, *key: int | str) -> Tensor:
     """Uniform in [0, 1), (B,) float32: one number for every sample id (B,)."""
-    return torch.cat([torch.rand(1, generator=generator(*key, i)) for i in ids.tolist()])
+    out = torch.empty(len(ids))
+    for row, i in enumerate(ids.tolist()):
+        torch.rand((), generator=generator(*key, i), out=out[row])
+    return out
 
 
 def permutations(ids: Tensor, n: int, *key: int | str) -> Tensor:
     """(B, n) int64: a permutation of range(n) of its own for every sample id (B,)."""
-    return torch.stack([torch.randperm(n, generator=generator(*key, i)) for i in ids.tolist()])
+    out = torch.empty(len(ids), n, dtype=torch.int64)
+    for row, i in enumerate(ids.tolist()):
+        torch.randperm(n, generator=generator(*key, i), out=out[row])
+    return out
