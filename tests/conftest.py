@@ -1,8 +1,99 @@
-"""Set before torch is imported anywhere: one thread, no network, no telemetry."""
+"""Fixtures shared by all tests. The environment is set before torch is imported anywhere: one thread, no network."""
 
+import json
 import os
+from pathlib import Path
+
+import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("WANDB_MODE", "offline")
+
+ATTENTION = [f"attn{i}.{name}" for i in (1, 2) for name in ("to_q", "to_k", "to_v", "to_out.0")]
+
+
+@pytest.fixture(scope="session")
+def golden():
+    """Published figures of solvers, SDE log-probabilities, NFT losses, advantages and decays."""
+    return json.loads((Path(__file__).parent / "golden" / "diffusion_rl.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def pipeline_folder(tmp_path_factory):
+    """The smallest random pipeline (flow shift 3), saved as diffusers does."""
+    from diffusers.utils import logging as diffusers_logging
+    from transformers.utils import logging as transformers_logging
+
+    from sanarl.models.tiny import random_pipeline
+
+    diffusers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()
+    folder = tmp_path_factory.mktemp("pipeline") / "smallest"
+    random_pipeline(0, flow_shift=3.0).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_sana():
+    """A function that wraps a fresh smallest pipeline; its options are those of ``random_pipeline``."""
+    import torch
+
+    from sanarl.models.sana import Sana
+    from sanarl.models.tiny import random_pipeline
+
+    def make(seed=0, *, size=(32, 64), instruction=False, dtype=torch.float32, **options):
+        pipeline = random_pipeline(seed, **options)
+        pipeline.transformer.to(dtype)
+        return Sana(
+            pipeline,
+            size=size,
+            max_prompt_length=12,
+            complex_human_instruction=instruction,
+            device=torch.device("cpu"),
+            offload=False,
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def lora():
+    """Settings of the adapter that tests use: its alpha differs from its rank."""
+    from sanarl.models.adapter import LoraSettings
+
+    return LoraSettings(r=4, alpha=8.0, target_modules=list(ATTENTION))
+
+
+@pytest.fixture(scope="session")
+def make_policy(make_sana, lora):
+    """A function that gives a policy with an adapter, or without one (``settings=None``), and all value sets."""
+    import torch
+
+    from sanarl.models.adapter import add_adapter
+    from sanarl.models.policy import Policy
+
+    def make(settings=lora, *, kept_sets=True, model=None, **options):
+        model = model or make_sana(**options)
+        if settings is None:
+            model.transformer.requires_grad_(True)
+            start = {n: p.detach() for n, p in model.transformer.named_parameters()}
+        else:
+            start = add_adapter(model.transformer, settings, seed=1)
+        return Policy(model, start, torch.float32, kept_sets)
+
+    return make
+
+
+@pytest.fixture
+def load_config(tmp_path):
+    """A function that reads TOML text, with ``key=value`` overrides, through a file as a person would."""
+    from sanarl.config import load
+
+    def read(text, *overrides):
+        file = tmp_path / "preset.toml"
+        file.write_text(text, encoding="utf-8")
+        return load(file, overrides)
+
+    return read
