@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from diffusers import AutoencoderDC, SanaPipeline
 
-from sanarl.models.tiny import IMAGE_SIZE, MAX_PROMPT_TOKENS, build_pipeline
+from sanarl.models.tiny import IMAGE_SIZE, MAX_PROMPT_TOKENS, build_pipeline, build_tokenizer
 from sanarl.shapes.captions import balanced, parse, sample, split
 from sanarl.shapes.drawing import render
 from sanarl.shapes.scoring import score
@@ -243,7 +243,9 @@ def load(folder: Path, dtype: torch.dtype = torch.float32) -> SanaPipeline:
 
 def export(base: Path, out: Path) -> None:
     """Write the base in float16 and measure what a reader of those files gets in float32."""
-    load(base, torch.float16).save_pretrained(out)
+    pipeline = load(base, torch.float16)
+    pipeline.tokenizer = build_tokenizer()  # the one in use remembers how it padded last
+    pipeline.save_pretrained(out)
     for path in [out / "model_index.json", *out.rglob("*config.json")]:
         config = json.loads(path.read_text())
         config.pop("_name_or_path", None)  # a folder of this machine

@@ -50,9 +50,7 @@ def _vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
 def build_tokenizer() -> GemmaTokenizer:
     """A GemmaTokenizer with one token a word of the captions, and bytes for everything else. Needs no network."""
     vocab, merges = _vocabulary()
-    tokenizer = GemmaTokenizer(vocab=dict(vocab), merges=list(merges), add_bos_token=True)
-    tokenizer.padding_side = "right"
-    return tokenizer
+    return GemmaTokenizer(vocab=dict(vocab), merges=list(merges), add_bos_token=True, padding_side="right")
 
 
 @dataclass(frozen=True)
