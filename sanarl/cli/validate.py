@@ -90,7 +90,7 @@ def _print_verdicts(verdicts: list[Verdict], to_stderr: bool) -> None:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("file", overflow="fold")
+    table.add_column("file", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("notes", overflow="fold")
     for verdict in verdicts:
@@ -101,7 +101,8 @@ def _print_verdicts(verdicts: list[Verdict], to_stderr: bool) -> None:
             words = Text(f"ok: {verdict.loaded.config.task}", style="green")
             said = "\n".join(f"{note.level}: {note.text}" for note in verdict.notes)
         table.add_row(Text(verdict.file), words, Text(said))
-    Console(stderr=to_stderr, width=max(100, Console().width)).print(table)
+    longest = max(len(verdict.file) for verdict in verdicts)
+    Console(stderr=to_stderr, width=max(Console().width, longest + 80)).print(table)
 
 
 def _print_keys(as_json: bool) -> None:

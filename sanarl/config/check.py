@@ -56,6 +56,9 @@ def _model(config: Config, _: Set[str]) -> Iterator[Finding]:
     image_only = config.is_tiny or ("video" not in last and _IMAGE_ID.search(last) is not None)
     if config.family == "sana" and image_only and is_video:
         yield fault(key, f"found true; accepted false: {named} makes images", about)
+    if not config.policy.diffusers.sample.deterministic_sampling:
+        text = "found false; accepted true: samples follow the ODE, the stochastic flow step is not in this version"
+        yield fault("policy.diffusers.sample.deterministic_sampling", text)
     if config.policy.lora is None and config.task == "nft":
         yield fault("policy.lora", "missing: diffusion_nft trains an adapter; write the table [policy.lora]")
 

@@ -21,7 +21,7 @@ DEPARTURES: dict[str, Departure] = {
         '"dpm2"', '"euler"', "one first-order step is what presets ask for and what a stock pipeline reproduces"
     ),
     "policy.diffusers.sample.deterministic_sampling": Departure(
-        "false", "true", "without the key a preview or rollout follows the ODE, with no noise level to think of"
+        "false", "true", "samples follow the ODE; the stochastic flow step is not in this version"
     ),
     "policy.parallelism.tp_size": Departure("2", "1", "tensor parallelism is not supported"),
     "rollout.parallelism.tp_size": Departure("2", "1", "tensor parallelism is not supported"),

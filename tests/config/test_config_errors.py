@@ -113,6 +113,7 @@ TEXTS: dict[str, str] = {
     "rule_lora_names_sft": POLICY + LORA + SFT,
     "rule_image_is_video": SANA + SFT + "[policy.diffusers]\nis_video = true\n",
     "rule_video_is_image": VIDEO + SFT,
+    "rule_stochastic": POLICY + LORA + NFT + "[policy.diffusers.sample]\ndeterministic_sampling = false\n",
     "rule_groups": POLICY + LORA + BARE_NFT + "[train]\ntrain_batch_per_replica = 100\n[rollout]\nn_generation = 24\n",
     "rule_batch_default": POLICY + LORA + BARE_NFT,
     "rule_group_of_one": POLICY + LORA + BARE_NFT + "[rollout]\nn_generation = 1\n",

@@ -92,9 +92,9 @@ class Sample(Table):
     global_std: bool = True
     """Divide advantages by the standard deviation of the whole rollout; false: of each group."""
     noise_level: NotNegative = 1.0
-    """Noise of the stochastic solver; without meaning when deterministic_sampling is true."""
+    """Noise of the stochastic flow step; without meaning while deterministic_sampling is true."""
     deterministic_sampling: bool = True
-    """Follow the ODE; false: the stochastic flow step with noise_level."""
+    """Follow the ODE; must be true: the stochastic flow step with noise_level is not in this version."""
     solver: Annotated[Literal["euler", "flow", "dpm2"], AfterValidator(_flow_is_euler)] = "euler"
     """Step rule; "flow" is another name of "euler"."""
     flow_shift: Annotated[float, Field(gt=0, le=100)] | None = None

@@ -34,7 +34,7 @@ class Checkpoint(Table):
     save_mode: Literal["async", "sync"] = "async"
     """Write beside the training, or before it goes on."""
     max_keep: Annotated[int, Field(ge=-1, le=2**31 - 1)] = 5
-    """Checkpoints that are kept, the newest; -1 keeps all."""
+    """Checkpoints that are kept, the newest; 0 or -1 keeps all."""
     export_safetensors: bool = True
     """Also write what diffusers loads: the adapter, or the whole pipeline."""
 
