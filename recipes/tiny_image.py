@@ -68,11 +68,11 @@ def scores(pictures: np.ndarray, prompts: list[str]) -> dict[str, tuple[float, f
 
 
 def train_autoencoder(
-    folder: Path, *, steps: int = 1200, batch: int = 16, lr: float = 3e-3, noise: float = 0.1
+    folder: Path, *, steps: int = 1200, num_pictures: int = 8192, batch: int = 16, lr: float = 3e-3, noise: float = 0.1
 ) -> None:
     """L1 + 2 MSE + 1e-3 z^2; noise on the latents teaches the decoder to forgive what the transformer gets wrong."""
     rng, dice = random.Random(SEED + 1), torch.Generator().manual_seed(SEED)
-    pictures = draw(sample(split("train"), 8192, rng), rng)
+    pictures = draw(sample(split("train"), num_pictures, rng), rng)
     vae = build_pipeline(SEED).vae.train()
     optimiser = torch.optim.AdamW(vae.parameters(), lr=lr, betas=(0.9, 0.99), weight_decay=0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, lr, steps, pct_start=0.1)
@@ -121,7 +121,7 @@ class Tuning:
     wrong_captions: float
     seed: int
     batch: int = 32
-    pictures: int = 16384
+    num_pictures: int = 16384
     warmup: int = 100
     caption_dropout: float = 0.1
     ema: float = 0.998
@@ -146,9 +146,9 @@ def tokenise(pipeline: SanaPipeline, prompts: list[str]) -> dict[str, torch.Tens
 def prepare(pipeline: SanaPipeline, tuning: Tuning) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Scaled latents of drawn pictures, and their captions as tokens, of which the last row is the empty caption."""
     rng = random.Random(10 + tuning.seed)
-    prompts = sample(split("train"), tuning.pictures, rng)
+    prompts = sample(split("train"), tuning.num_pictures, rng)
     pictures = draw(prompts, rng)
-    others = sample(split("train"), tuning.pictures, rng)
+    others = sample(split("train"), tuning.num_pictures, rng)
     told = [o if rng.random() < tuning.wrong_captions else p for p, o in zip(prompts, others, strict=True)]
     latents = torch.cat([pipeline.vae.encode(part).latent for part in pictures.split(256)])
     return latents * pipeline.vae.config.scaling_factor, tokenise(pipeline, [*told, ""])
@@ -263,6 +263,7 @@ def main() -> None:
     arguments = parser.parse_args()
     work = arguments.work or arguments.out.with_name(arguments.out.name + "-work")
     autoencoder, clean, base = (work / name for name in ("autoencoder", "clean", "base"))
+    start = time.monotonic()
     if not done(autoencoder):
         train_autoencoder(autoencoder)
     if not done(clean):
@@ -272,6 +273,7 @@ def main() -> None:
     if not done(base):
         train_flow(load(clean), BASE, base)
     export(base, arguments.out)
+    print(f"all: {time.monotonic() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
