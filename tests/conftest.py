@@ -45,7 +45,7 @@ def make_sana():
 
     def make(seed=0, *, size=(32, 64), instruction=False, dtype=torch.float32, **options):
         pipeline = random_pipeline(seed, **options)
-        pipeline.transformer.to(dtype)
+        torch.nn.Module.to(pipeline.transformer, dtype)  # without diffusers' remark on modules kept in float32
         return Sana(
             pipeline,
             size=size,

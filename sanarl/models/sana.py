@@ -68,19 +68,24 @@ class Sana:
 
     @torch.no_grad()
     def encode_prompts(self, prompts: list[str]) -> Cond:
-        """Embed prompts, each distinct one once: B strings -> Cond of (B, L, D) and (B, L)."""
-        distinct = list(dict.fromkeys(prompts))
+        """Embed prompts, each distinct one once: B strings -> Cond of (B, L, D) and (B, L); B may be 0."""
+        distinct = list(dict.fromkeys(prompts)) or [""]
+        # The empty prompt, of guidance or of caption dropout, never carries the instruction.
+        parts = [part for part in ([p for p in distinct if p], [p for p in distinct if not p]) if part]
         with self._resident(self.pipeline.text_encoder):
-            embeds, mask, _, _ = self.pipeline.encode_prompt(
-                distinct,
-                do_classifier_free_guidance=False,
-                device=self.device,
-                max_sequence_length=self._max_prompt_length,
-                # The empty prompt of classifier-free guidance never carries the instruction.
-                complex_human_instruction=None if distinct == [""] else self._instruction,
-            )
-        place = {prompt: row for row, prompt in enumerate(distinct)}
-        return Cond(embeds, mask)[torch.tensor([place[prompt] for prompt in prompts])]
+            cond = Cond.cat([self._encode(part, self._instruction if part[0] else None) for part in parts])
+        place = {prompt: row for row, prompt in enumerate(p for part in parts for p in part)}
+        return cond[torch.tensor([place[prompt] for prompt in prompts], dtype=torch.int64)]
+
+    def _encode(self, prompts: list[str], instruction: list[str] | None) -> Cond:
+        embeds, mask, _, _ = self.pipeline.encode_prompt(
+            prompts,
+            do_classifier_free_guidance=False,
+            device=self.device,
+            max_sequence_length=self._max_prompt_length,
+            complex_human_instruction=instruction,
+        )
+        return Cond(embeds, mask)
 
     @torch.no_grad()
     def encode_media(self, media: Tensor) -> Tensor:
