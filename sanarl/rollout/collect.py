@@ -33,7 +33,7 @@ class Collected:
 
     rollout: Rollout | None  # None when the request was empty
     scores: Scores | None  # None without rewards
-    shown: Tensor  # (K, F, 3, H, W) media of the first K rows, on the CPU
+    shown: Tensor  # (K, F, 3, H, W) media of the rows asked for, on the CPU
     thumbnails: Tensor  # (B, N) colours of the media shrunk to 8 x 8, on the CPU
 
 
@@ -44,7 +44,7 @@ def collect(
     key: draw.Key,
     scoring: Scoring | None,
     deadline_s: float,
-    num_shown: int,
+    shown_rows: range,
 ) -> Collected:
     """Sample every row of ``request`` and score it.
 
@@ -55,7 +55,7 @@ def collect(
         key: what these samples are for; starting noise depends on it and the row's id.
         scoring: where media go; None scores nothing.
         deadline_s: seconds that scoring may take after the last sample is there.
-        num_shown: media kept for people to look at.
+        shown_rows: whose media are kept for people to look at.
 
     Raises:
         RewardError: when a scorer fails or is late.
@@ -68,7 +68,7 @@ def collect(
         if scoring is not None:
             scoring.submit(listed, media, part.prompts, [request.metadata[i] for i in listed])
         parts.append(part)
-        shown.append(media[: max(num_shown - listed[0], 0)].cpu())
+        shown.append(media[[place for place, row in enumerate(listed) if row in shown_rows]].cpu())
         thumbnails.append(thumbnail(media).cpu())
     scores = scoring.collect(deadline_s) if scoring is not None and parts else None
     return Collected(

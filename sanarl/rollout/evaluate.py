@@ -34,7 +34,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Numbers of an evaluation, and what its first samples look like (on the main rank)."""
+    """Numbers of an evaluation, and what some of its samples look like (of this rank's)."""
 
     metrics: dict[str, float]
     shown: Tensor  # (K, F, 3, H, W)
@@ -56,17 +56,16 @@ def evaluate(policy: Policy, held_out: HeldOut, world: World) -> Evaluated:
         ids=torch.tensor(mine, dtype=torch.int64),
         groups=torch.tensor([i // repeat for i in mine], dtype=torch.int64),
     )
-    found = collect(
-        policy, request, held_out.sampler, held_out.key, held_out.scoring, held_out.deadline_s, held_out.num_shown
-    )
+    shown_rows = range(0, len(mine), max(len(mine) // held_out.num_shown, 1))  # evenly spread
+    found = collect(policy, request, held_out.sampler, held_out.key, held_out.scoring, held_out.deadline_s, shown_rows)
     groups = torch.arange(n) // repeat
     thumbnails = gather_thumbnails(found, world, n)
     metrics = {f"eval/{name}": value for name, value in picture_statistics(thumbnails, groups).items()}
     rewards = None
     if held_out.scoring is not None:
         metrics |= {f"eval/{name}": float(value.mean()) for name, value in gather_scores(found, world, n).items()}
-        rewards = found.scores.total[: len(found.shown)].tolist() if found.scores is not None else None
-    return Evaluated(metrics, found.shown, request.prompts[: len(found.shown)], rewards)
+        rewards = found.scores.total[list(shown_rows)].tolist() if found.scores is not None else None
+    return Evaluated(metrics, found.shown, [request.prompts[row] for row in shown_rows], rewards)
 
 
 def gather_thumbnails(found: Collected, world: World, n: int) -> Tensor:

@@ -8,10 +8,12 @@ another name in the same folder, flushed to the disk and then renamed (:mod:`san
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from sanarl.errors import UserError
 from sanarl.files import complete_folder
@@ -29,8 +31,21 @@ class Stateful(Protocol):
         """Take it over."""
 
 
-def save(folder: Path, step: int, identity: str, state: dict[str, Stateful]) -> Path:
-    """Write ``folder/step_N`` completely or not at all.
+def snapshot(state: Mapping[str, Stateful]) -> dict[str, Any]:
+    """The state as it is now, in tensors of its own on the CPU, so that training may go on while it is written."""
+
+    def copied(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.detach().to("cpu", copy=True)
+        if isinstance(value, Mapping):
+            return {key: copied(item) for key, item in value.items()}
+        return type(value)(copied(item) for item in value) if isinstance(value, list | tuple) else value
+
+    return {name: copied(part.state_dict()) for name, part in state.items()}
+
+
+def write(folder: Path, step: int, identity: str, saved: Mapping[str, Any]) -> Path:
+    """Write a snapshot to ``folder/step_N``, completely or not at all.
 
     Raises:
         UserError: when the disk does not take it; what was there before is untouched.
@@ -38,7 +53,7 @@ def save(folder: Path, step: int, identity: str, state: dict[str, Stateful]) -> 
     final = folder / f"step_{step}"
     try:
         with complete_folder(final) as partial:
-            torch.save({name: part.state_dict() for name, part in state.items()}, partial / "state.pt")
+            torch.save(dict(saved), partial / "state.pt")
             manifest = {"format": FORMAT, "step": step, "identity": identity, **_fingerprint(partial / "state.pt")}
             (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError

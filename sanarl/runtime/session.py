@@ -3,9 +3,11 @@
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sanarl.files import remove_partial
 from sanarl.runtime import checkpoint
@@ -26,6 +28,8 @@ class Saving:
     max_keep: int
     export: bool
     at_exit: bool
+    beside: bool
+    """Write checkpoints in a thread of their own while training goes on."""
 
 
 @dataclass
@@ -64,6 +68,8 @@ class Session:
         self._identity, self._saving, self._trackers, self._log_interval = identity, saving, trackers, log_interval
         self._times: dict[str, float] = {}
         self._state: dict[str, Stateful] = {}
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
 
     # ---- steps
 
@@ -111,13 +117,29 @@ class Session:
         if not (saving.enabled and due):
             return
         if self.world.main:
-            path = checkpoint.save(self.folder.checkpoints, step, self._identity, self._state)
-            self.console.line(f"saved {path}")
+            self._wait_for_writer()
+            self._writing = self._writer.submit(self._write, step, checkpoint.snapshot(self._state))
             if saving.export:
                 export(self.folder.exports / f"step_{step}")
-            checkpoint.prune(self.folder.checkpoints, saving.max_keep)
-            checkpoint.prune(self.folder.exports, saving.max_keep)
+                checkpoint.prune(self.folder.exports, saving.max_keep)
+            if not saving.beside or stop or step == self.total:
+                self._wait_for_writer()
         self.world.barrier()
+
+    def _write(self, step: int, saved: dict[str, Any]) -> None:
+        path = checkpoint.write(self.folder.checkpoints, step, self._identity, saved)
+        self.console.line(f"saved {path}")
+        checkpoint.prune(self.folder.checkpoints, self._saving.max_keep)
+
+    def _wait_for_writer(self) -> None:
+        """Wait for the checkpoint that is being written.
+
+        Raises:
+            UserError: when it could not be.
+        """
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
 
     # ---- numbers
 
@@ -151,7 +173,8 @@ class Session:
             tracker.picture(step, name, path)
 
     def close(self) -> None:
-        """End trackers and the bar."""
+        """Finish the checkpoint that is being written; end trackers and the bar."""
+        self._writer.shutdown()
         for tracker in self._trackers:
             tracker.close()
         self.console.__exit__()

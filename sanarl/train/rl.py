@@ -60,7 +60,7 @@ def train(job: Job, loader: Loader, scoring: Scoring, setup: Setup) -> int:
         with session.timed("step"):
             request, groups = ask(loader, step, world, setup)  # data
             with session.timed("rollout"), policy.old():  # policy -> rollout
-                shown = setup.group_size if setup.shows(step) else 0
+                shown = range(setup.group_size if setup.shows(step) else 0)
                 found = collect(policy, request, setup.sampler, (setup.seed, step), scoring, setup.deadline_s, shown)
             scores = gather_scores(found, world, len(groups))  # reward
             advantages = group_advantages(scores["reward"], groups, setup.global_std)  # advantage

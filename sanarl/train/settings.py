@@ -73,6 +73,7 @@ def saving(config: Config, num_items: int) -> Saving:
         max_keep=ckpt.max_keep,
         export=ckpt.export_safetensors,
         at_exit=config.train.save_ckpt_at_exit,
+        beside=ckpt.save_mode == "async",
     )
 
 

@@ -95,8 +95,9 @@ class Sample(Table):
     """Noise of the stochastic flow step; without meaning while deterministic_sampling is true."""
     deterministic_sampling: bool = True
     """Follow the ODE; must be true: the stochastic flow step with noise_level is not in this version."""
-    solver: Annotated[Literal["euler", "flow", "dpm2"], AfterValidator(_flow_is_euler)] = "euler"
-    """Step rule; "flow" is another name of "euler"."""
+    solver: Annotated[Literal["euler", "flow", "ddim", "dpm1", "dpm2"], AfterValidator(_flow_is_euler)] = "euler"
+    """Step rule; "flow" is another name of "euler", and "ddim" and "dpm1" are the same step on a rectified flow;
+    "dpm2" is of second order."""
     flow_shift: Annotated[float, Field(gt=0, le=100)] | None = None
     """Shift of the sampling schedule; unset: what the model's scheduler says."""
 
