@@ -7,7 +7,7 @@ from sanarl.config.schema.rewards import RemoteReward
 
 
 class Validation(Table):
-    """Held-out loss (SFT) or rewards (reinforcement learning) on data that is never trained on."""
+    """Samples from held-out prompts, the same noise every time, and their rewards."""
 
     enable: bool = False
     """Evaluate."""

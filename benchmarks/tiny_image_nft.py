@@ -1,0 +1,91 @@
+"""Does DiffusionNFT learn? The preset tiny-image-nft over several seeds, judged on prompts that nothing was chosen on.
+
+    python benchmarks/tiny_image_nft.py [--seeds 0 1 2] [--set KEY=VALUE ...] [--write]
+
+Every seed trains in a process of its own. The baseline is the same model before training, on the same prompts from the
+same noise, evaluated in the same run. --write keeps the figures under benchmarks/results.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("torch", "diffusers", "transformers", "peft", "numpy")
+WANTED_RISE = 0.20
+
+
+def one(seed: int, overrides: list[str], folder: Path) -> dict:
+    out = folder / f"seed{seed}"
+    sets = [f"train.seed={seed}", f"train.output_dir={out}", *overrides]
+    command = [sys.executable, "-m", "sanarl", "train", "--config", "tiny-image-nft"]
+    started = time.perf_counter()
+    subprocess.run(command + [part for item in sets for part in ("--set", item)], check=True)
+    seconds = time.perf_counter() - started
+    lines = [json.loads(line) for line in next(out.glob("*/metrics.jsonl")).read_text().splitlines()]
+    evaluations = [line for line in lines if "eval/reward" in line]
+    steps = [line for line in lines if "loss" in line]
+    first, last = evaluations[0], evaluations[-1]
+    return {
+        "seed": seed,
+        "steps": last["step"],
+        "seconds": round(seconds, 1),
+        "seconds_per_step": round(statistics.median(s["time/rollout"] + s["time/train"] for s in steps), 2),
+        "reward": [round(e["eval/reward"], 4) for e in evaluations],
+        "strict": [round(e["eval/shapes/strict"], 4) for e in evaluations],
+        "diversity": [round(e["eval/diversity"], 4) for e in evaluations],
+        "zero_std_ratio": round(statistics.mean(s["zero_std_ratio"] for s in steps), 4),
+        "rise": round(last["eval/reward"] - first["eval/reward"], 4),
+        "ratio": round(last["eval/reward"] / first["eval/reward"], 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [one(seed, asked.set, Path(folder)) for seed in asked.seeds]
+    today = datetime.date.today().isoformat()
+    result = {
+        "benchmark": "tiny_image_nft",
+        "date": today,
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "threads": os.environ.get("OMP_NUM_THREADS", "unset"),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in PACKAGES},
+        "overrides": asked.set,
+        "wanted_rise": WANTED_RISE,
+        "runs": runs,
+    }
+    print(
+        f"{'seed':>4} {'before':>7} {'after':>7} {'rise':>7} {'ratio':>6} {'strict':>15} {'s/step':>7} {'seconds':>8}"
+    )
+    for run in runs:
+        strict = f"{run['strict'][0]:.3f} -> {run['strict'][-1]:.3f}"
+        print(
+            f"{run['seed']:>4} {run['reward'][0]:>7.3f} {run['reward'][-1]:>7.3f} {run['rise']:>+7.3f} {run['ratio']:>6.2f} "
+            f"{strict:>15} {run['seconds_per_step']:>7.2f} {run['seconds']:>8.0f}"
+        )
+    reached = sum(run["rise"] >= WANTED_RISE for run in runs)
+    print(f"{reached} of {len(runs)} seeds rose by at least {WANTED_RISE:.2f}")
+    if asked.write:
+        path = RESULTS / f"tiny_image_nft_cpu_{today}.json"
+        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        print(f"wrote {path}")
+    sys.exit(reached < len(runs))
+
+
+if __name__ == "__main__":
+    main()
