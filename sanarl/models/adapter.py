@@ -5,7 +5,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from peft import LoraConfig, get_peft_model_state_dict
@@ -126,12 +126,18 @@ def read_adapter(path: Path, transformer: nn.Module, settings: LoraSettings) -> 
 
 def _check_scale(file: Path, metadata: dict[str, str], settings: LoraSettings) -> None:
     """Rank and alpha written beside the weights must be the slot's; without any, alpha = r is what loaders assume."""
-    if "lora_adapter_metadata" in metadata:
-        found = {k.removeprefix("transformer."): v for k, v in json.loads(metadata["lora_adapter_metadata"]).items()}
-    elif (file.parent / "adapter_config.json").is_file():
-        found = json.loads((file.parent / "adapter_config.json").read_text(encoding="utf-8"))
-    else:
-        found = {"r": settings.r, "lora_alpha": settings.r}
+    found: dict[str, Any] = {"r": settings.r, "lora_alpha": settings.r}
+    beside = file.parent / "adapter_config.json"
+    try:
+        if "lora_adapter_metadata" in metadata:
+            saved = json.loads(metadata["lora_adapter_metadata"])
+            found = {k.removeprefix("transformer."): v for k, v in saved.items()}
+        elif beside.is_file():
+            found = dict(json.loads(beside.read_text(encoding="utf-8")))
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise UserError(
+            f"policy.lora.lora_path: the description of {file} is no readable JSON table: {error}"
+        ) from error
     for key, asked in (("r", settings.r), ("lora_alpha", settings.alpha), ("use_rslora", settings.use_rslora)):
         if float(found.get(key, asked)) != float(asked):
             raise UserError(

@@ -25,7 +25,10 @@ def export(policy: Policy, values: Sequence[Tensor], folder: Path) -> None:
     try:
         with complete_folder(folder) as partial:
             _write(policy, values, partial)
-    except OSError as error:
+    except Exception as error:
+        # safetensors and tokenizers are written in Rust and report a full disk with exceptions of their own.
+        if not isinstance(error, OSError) and "(os error " not in str(error):
+            raise
         raise UserError(f"{folder}: the export could not be written: {error}") from error
 
 

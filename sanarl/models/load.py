@@ -88,7 +88,10 @@ def _index(name: str, revision: str | None) -> Mapping[str, Any]:
     if folder.is_dir():
         file = folder / "model_index.json"
         try:
-            return json.loads(file.read_text(encoding="utf-8"))
+            index = json.loads(file.read_text(encoding="utf-8"))
+            if not isinstance(index, dict):
+                raise ValueError("it holds no table")
+            return index
         except (OSError, ValueError) as error:
             raise UserError(f"policy.model_name_or_path: {name} is no diffusers pipeline: {file}: {error}") from error
     try:
