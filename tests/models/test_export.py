@@ -1,0 +1,127 @@
+"""Every export is loaded again by diffusers and must predict what the trainer predicted."""
+
+import os
+import resource
+
+import pytest
+import torch
+from diffusers import SanaPipeline
+from safetensors.torch import load_file, save_file
+
+from sanarl.errors import UserError
+from sanarl.models.export import export
+from sanarl.models.tiny import random_pipeline
+
+FILE = "pytorch_lora_weights.safetensors"
+PROMPTS = ["a red circle", "two blue squares"]
+
+
+@torch.no_grad()
+def moved(policy, size=0.05):
+    g = torch.Generator().manual_seed(2)
+    for master in policy.masters:
+        master += size * torch.randn(master.shape, generator=g)
+    policy.publish()
+    return policy
+
+
+@torch.no_grad()
+def prediction(transformer, policy):
+    """What a transformer of diffusers predicts, called as its pipeline calls it."""
+    x = torch.randn(2, *policy.model.latent_shape, generator=torch.Generator().manual_seed(0))
+    cond = policy.model.encode_prompts(PROMPTS)
+    return transformer(
+        x,
+        encoder_hidden_states=cond.embeds,
+        encoder_attention_mask=cond.mask,
+        timestep=torch.tensor([300.0, 800.0]),
+        return_dict=False,
+    )[0]
+
+
+def with_adapter(folder):
+    """A fresh pipeline with the exported adapter, as a person loads it."""
+    pipeline = random_pipeline()
+    pipeline.load_lora_weights(folder)
+    return pipeline.transformer
+
+
+def reloaded_error(policy, folder):
+    """How far the reloaded adapter's prediction is from the trainer's."""
+    return (prediction(with_adapter(folder), policy) - prediction(policy.model.transformer, policy)).abs().max().item()
+
+
+def test_an_exported_adapter_predicts_what_the_trainer_did(make_policy, tmp_path):
+    # Reference: the trainer's transformer; alpha is 8 at rank 4, so that a lost alpha would halve the adapter.
+    policy = moved(make_policy())
+    export(policy, policy.masters, tmp_path / "step_1")
+    assert reloaded_error(policy, tmp_path / "step_1") < 1e-6
+    base = prediction(random_pipeline().transformer, policy)
+    assert (base - prediction(policy.model.transformer, policy)).abs().max() > 1e-2
+
+
+def test_defect_lost_alpha_is_caught(make_policy, tmp_path):
+    policy = moved(make_policy())
+    export(policy, policy.masters, tmp_path)
+    save_file(load_file(tmp_path / FILE), tmp_path / FILE)  # the same weights without their metadata
+    assert reloaded_error(policy, tmp_path) > 1e-3
+
+
+def test_the_values_that_are_given_are_exported(make_policy, tmp_path):
+    # Reference: an average kept beside the learner; the learner's own values stay in the transformer.
+    policy = moved(make_policy())
+    average = [0.5 * m.detach() for m in policy.masters]
+    export(policy, average, tmp_path)
+    found = with_adapter(tmp_path)
+    learner = prediction(policy.model.transformer, policy)
+    with policy.using(average):
+        torch.testing.assert_close(prediction(found, policy), prediction(policy.model.transformer, policy))
+    assert torch.equal(prediction(policy.model.transformer, policy), learner)
+    assert (prediction(found, policy) - learner).abs().max() > 1e-3
+
+
+def test_an_adapter_of_a_half_precision_model_is_exported_from_its_masters(make_policy, tmp_path):
+    # Reference: the float32 masters, bit by bit.
+    policy = moved(make_policy(dtype=torch.bfloat16), size=1e-3)
+    export(policy, policy.masters, tmp_path)
+    saved = load_file(tmp_path / FILE)
+    for name, master in zip(policy.names, policy.masters, strict=True):
+        assert torch.equal(saved["transformer." + name.replace(".default.", ".")], master.detach())
+
+
+@pytest.mark.parametrize("kept_sets", [True, False])
+def test_an_exported_pipeline_predicts_what_the_trainer_did(make_policy, tmp_path, kept_sets):
+    # Reference: the trainer's transformer.
+    policy = moved(make_policy(None, kept_sets=kept_sets, flow_shift=3.0))
+    export(policy, policy.masters, tmp_path / "step_1")
+    found = SanaPipeline.from_pretrained(tmp_path / "step_1")
+    assert torch.equal(prediction(found.transformer, policy), prediction(policy.model.transformer, policy))
+    assert found.scheduler.config.shift == 3.0
+    found.set_progress_bar_config(disable=True)
+    picture = found(PROMPTS[0], height=32, width=32, num_inference_steps=1, use_resolution_binning=False).images[0]
+    assert picture.size == (32, 32)
+
+
+@pytest.fixture
+def small_files():
+    """Let the operating system refuse files beyond 4 KiB, as a full disk would."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("settings", ["adapter", "whole"])
+def test_an_export_that_fails_leaves_the_earlier_one(make_policy, lora, tmp_path, request, settings):
+    policy = moved(make_policy(lora if settings == "adapter" else None))
+    folder = tmp_path / "step_1"
+    export(policy, policy.masters, folder)
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    request.getfixturevalue("small_files")
+    with pytest.raises(UserError, match=r"step_1: the export could not be written"):
+        export(moved(policy), policy.masters, folder)
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    assert os.listdir(tmp_path) == ["step_1"]
+    with pytest.raises(UserError):
+        export(policy, policy.masters, tmp_path / "step_2")
+    assert os.listdir(tmp_path) == ["step_1"]
