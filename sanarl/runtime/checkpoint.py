@@ -92,7 +92,7 @@ def read(path: Path, identity: str) -> dict[str, Any]:
         state = torch.load(path / "state.pt", weights_only=True, map_location="cpu")
     except Exception as error:
         raise UserError(f"{path}: this checkpoint cannot be used: {error}. {advice}") from error
-    if manifest["identity"] != identity:
+    if manifest.get("identity") != identity:
         raise UserError(f"{path}: this checkpoint belongs to a run with another configuration. {advice}")
     return state
 
@@ -109,6 +109,20 @@ def restore(path: Path, identity: str, state: dict[str, Stateful]) -> None:
             part.load_state_dict(saved[name])
         except Exception as error:
             raise UserError(f"{path}: its {name!r} does not fit this run: {error}") from error
+
+
+def set_aside(folder: Path, step: int) -> list[Path]:
+    """Rename what was saved after ``step`` to ``abandoned-step_N``: a run that goes on from ``step`` makes it again.
+
+    Left in place, the abandoned ones would be taken for the newest, by the next resume and by ``prune``.
+    """
+    moved = []
+    for path in complete(folder):
+        if int(path.name.removeprefix("step_")) > step:
+            moved.append(path.with_name(f"abandoned-{path.name}"))
+            shutil.rmtree(moved[-1], ignore_errors=True)
+            path.rename(moved[-1])
+    return moved
 
 
 def prune(folder: Path, max_keep: int) -> None:

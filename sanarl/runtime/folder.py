@@ -66,7 +66,7 @@ class RunFolder:
             try:
                 if json.loads(line)["step"] <= step:
                     kept.append(line + "\n")
-            except (ValueError, KeyError):  # the line that a crash cut short
+            except (ValueError, KeyError, TypeError):  # the line that a crash cut short
                 continue
         self.metrics.write_text("".join(kept), encoding="utf-8")
 
@@ -87,7 +87,7 @@ def find(output_dir: str, identity: str, resume: str) -> tuple[RunFolder, Path] 
     Args:
         output_dir: where runs are.
         identity: of this configuration.
-        resume: ``never``; ``auto``: the newest run below ``output_dir`` with this identity that has a checkpoint;
+        resume: ``never``; ``auto``: the run below ``output_dir`` with this identity that saved last;
             or the path of a run's folder or of one checkpoint.
 
     Returns:
@@ -100,10 +100,9 @@ def find(output_dir: str, identity: str, resume: str) -> tuple[RunFolder, Path] 
         return None
     if resume == "auto":
         runs = [RunFolder(p.parent) for p in Path(output_dir).glob("*/config.json")]
-        for run in sorted(runs, key=lambda r: (r.path.stat().st_mtime, r.path.name), reverse=True):
-            if run.identity() == identity and (found := checkpoint.complete(run.checkpoints)):
-                return run, found[-1]
-        return None
+        runs = [run for run in runs if run.identity() == identity]
+        newest = [(run, path) for run in runs for path in checkpoint.complete(run.checkpoints)[-1:]]
+        return max(newest, key=lambda found: (found[1].stat().st_mtime, found[0].path.name), default=None)
     path = Path(resume)
     if path.parent.name == "checkpoints":
         run, found = RunFolder(path.parent.parent), [path] if path.is_dir() else []

@@ -87,6 +87,8 @@ class Session:
             self.folder.cut_metrics(self.progress.step if resume_from is not None else -1)
             for parent in (self.folder.checkpoints, self.folder.exports):
                 remove_partial(parent)
+                for path in checkpoint.set_aside(parent, self.progress.step):
+                    self.console.line(f"saved after step {self.progress.step}, set aside: {path}")
         self.world.barrier()
 
     def steps(self, export: Callable[[Path], None]) -> Iterator[int]:
@@ -105,6 +107,7 @@ class Session:
                 stop = self.world.agree(self.signals.stop is not None)
                 self._save_if_due(export, stop)
                 if stop:
+                    self._wait_for_writer()
                     name = self.signals.stop.name if self.signals.stop else "a signal on another rank"
                     self.console.line(f"stopped by {name} after step {self.progress.step}")
                     return
