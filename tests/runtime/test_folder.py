@@ -1,0 +1,92 @@
+import json
+import os
+
+import pytest
+
+from sanarl.errors import UserError
+from sanarl.runtime import folder
+from sanarl.runtime.folder import RunFolder, find
+
+
+def run(parent, name, identity, steps=(), age=0):
+    """A run's folder with checkpoints of these steps, ``age`` seconds old."""
+    made = RunFolder(parent / name)
+    made.write_config("[policy]\n", {"policy": {}}, identity)
+    for step in steps:
+        (made.checkpoints / f"step_{step}").mkdir(parents=True)
+        os.utime(made.checkpoints / f"step_{step}", (1e9 - age, 1e9 - age))
+    os.utime(made.path, (1e9 - age, 1e9 - age))
+    return made
+
+
+def test_a_new_folder_has_a_free_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder.time, "strftime", lambda _: "now")
+    names = []
+    for _ in range(3):
+        made = folder.new(str(tmp_path))
+        made.path.mkdir()
+        names.append(made.path.name)
+    assert names == ["now", "now-1", "now-2"]
+
+
+def test_auto_takes_the_newest_run_of_the_same_configuration(tmp_path):
+    run(tmp_path, "old", "abc", [5], age=100)
+    newest = run(tmp_path, "new", "abc", [2, 10], age=50)
+    run(tmp_path, "foreign", "xyz", [50], age=10)
+    run(tmp_path, "without", "abc", age=0)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
+    assert find(str(tmp_path), "abc", "auto") == (newest, newest.checkpoints / "step_10")
+    assert find(str(tmp_path), "other", "auto") is None
+    assert find(str(tmp_path / "nowhere"), "abc", "auto") is None
+    assert find(str(tmp_path), "abc", "never") is None
+
+
+def test_newest_is_the_run_that_saved_last(tmp_path):
+    # A run that was begun earlier and continued later is the newest.
+    first = run(tmp_path, "first", "abc", [5], age=100)
+    run(tmp_path, "second", "abc", [5], age=50)
+    (first.checkpoints / "step_9").mkdir()
+    os.utime(first.checkpoints / "step_9", (1e9, 1e9))
+    assert find(str(tmp_path), "abc", "auto") == (first, first.checkpoints / "step_9")
+
+
+def test_a_path_is_a_run_or_one_of_its_checkpoints(tmp_path):
+    made = run(tmp_path, "run", "abc", [2, 10])
+    assert find("elsewhere", "abc", str(made.path)) == (made, made.checkpoints / "step_10")
+    chosen = made.checkpoints / "step_2"
+    assert find("elsewhere", "abc", str(chosen)) == (made, chosen)
+
+
+@pytest.mark.parametrize("path", ["nowhere", "empty", "empty/checkpoints/step_3"])
+def test_a_path_without_checkpoint_is_refused(tmp_path, path):
+    run(tmp_path, "empty", "abc")
+    with pytest.raises(UserError, match="no checkpoint there; expected a run's folder or RUN/checkpoints/step_N"):
+        find("elsewhere", "abc", str(tmp_path / path))
+
+
+def test_a_path_of_a_foreign_run_is_refused(tmp_path):
+    made = run(tmp_path, "run", "abc", [2])
+    with pytest.raises(UserError, match=r"made with another configuration .*config\.json"):
+        find("elsewhere", "xyz", str(made.path))
+
+
+def test_what_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"train\.output_dir: .* cannot be written"):
+        RunFolder(tmp_path / "file" / "run").write_config("", {}, "abc")
+
+
+@pytest.mark.parametrize("tail", ["", '{"step": 4, "loss"', "\n\n", '{"loss": 1}\n', "[]\n", "7\n"])
+def test_metrics_after_the_checkpoint_are_cut(tmp_path, tail):
+    # Reference: the lines of steps 0 to 2, byte for byte; a line that a crash cut short goes.
+    made = RunFolder(tmp_path)
+    lines = [json.dumps({"step": step, "loss": 0.5}) + "\n" for step in (0, 1, 2, 3)]
+    made.metrics.write_text("".join(lines) + tail)
+    made.cut_metrics(2)
+    assert made.metrics.read_text() == "".join(lines[:3])
+
+
+def test_there_may_be_no_metrics_yet(tmp_path):
+    RunFolder(tmp_path).cut_metrics(2)
+    assert not RunFolder(tmp_path).metrics.exists()

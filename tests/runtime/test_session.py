@@ -1,0 +1,211 @@
+import json
+import os
+import signal
+
+import pytest
+
+from sanarl.errors import UserError
+from sanarl.runtime import checkpoint
+from sanarl.runtime.checkpoint import complete, read
+from sanarl.runtime.console import Console
+from sanarl.runtime.folder import RunFolder
+from sanarl.runtime.session import Saving, Session
+from sanarl.runtime.signals import Signals
+from sanarl.runtime.world import World
+
+
+class Counter:
+    def __init__(self):
+        self.n = 0
+
+    def state_dict(self):
+        return {"n": self.n}
+
+    def load_state_dict(self, state):
+        self.n = state["n"]
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A function that gives a session with a counter in its state, already begun."""
+
+    def session(total=6, resume_from=None, **saving):
+        values = {"enabled": True, "every": 2, "max_keep": -1, "export": True, "at_exit": True, "beside": False}
+        made = Session(
+            folder=RunFolder(tmp_path / "run"),
+            world=World(),
+            identity="abc",
+            saving=Saving(**(values | saving)),
+            console=Console(tmp_path / "log.txt", quiet=True),
+            trackers=[],
+            log_interval=1,
+            total=total,
+        )
+        made.folder.write_config("", {}, "abc")
+        made.counter = Counter()
+        made.begin({"counter": made.counter}, resume_from)
+        return made
+
+    return session
+
+
+def saved(session):
+    return [int(p.name.removeprefix("step_")) for p in complete(session.folder.checkpoints)]
+
+
+def walk(session, at=None, number=None):
+    """Run the loop; send this process the signal ``number`` within step ``at``."""
+    exported, seen = [], []
+    for step in session.steps(lambda folder: exported.append(folder.name)):
+        session.counter.n += step
+        session.log(step, {"loss": 1.0})
+        if step == at:
+            os.kill(os.getpid(), number)
+        seen.append(step)
+    return seen, exported
+
+
+def steps_logged(session):
+    return [json.loads(line)["step"] for line in session.folder.metrics.read_text().splitlines()]
+
+
+def test_a_checkpoint_written_beside_the_training_holds_the_step_it_was_taken_at(make):
+    # Reference: the counter after that step.
+    session = make(beside=True)
+    walk(session)
+    assert saved(session) == [2, 4, 6]
+    found = [read(path, "abc") for path in complete(session.folder.checkpoints)]
+    assert [state["counter"]["n"] for state in found] == [3, 10, 21]
+    assert [state["progress"]["step"] for state in found] == [2, 4, 6]
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("end", ["last step", "signal"])
+def test_a_checkpoint_that_cannot_be_written_fails_the_run(make, monkeypatch, beside, end):
+    session = make(beside=beside, at_exit=False)
+
+    def full(*_):
+        raise UserError("disk full")
+
+    monkeypatch.setattr(checkpoint, "write", full)
+    with pytest.raises(UserError, match="disk full"):
+        walk(session, at=3 if end == "signal" else None, number=signal.SIGTERM)
+
+
+def test_a_run_saves_and_exports_at_its_interval_and_at_its_end(make):
+    session = make(total=5)
+    assert walk(session) == ([1, 2, 3, 4, 5], ["step_2", "step_4", "step_5"])
+    assert saved(session) == [2, 4, 5]
+    assert session.signals.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("saving", "checkpoints", "exports"),
+    [
+        ({"enabled": False}, [], []),
+        ({"export": False}, [2, 4, 6], []),
+        ({"every": 100}, [6], ["step_6"]),
+        ({"max_keep": 1}, [6], ["step_2", "step_4", "step_6"]),
+    ],
+)
+def test_what_is_saved_is_what_was_asked_for(make, saving, checkpoints, exports):
+    session = make(**saving)
+    assert walk(session)[1] == exports
+    assert saved(session) == checkpoints
+
+
+def test_a_resumed_run_goes_on_where_the_checkpoint_was(make):
+    first = make(total=3)
+    walk(first)
+    with open(first.folder.metrics, "a") as file:
+        file.write('{"step": 4, "lo')  # what a crash leaves
+    (first.folder.checkpoints / ".partial-step_4").mkdir()
+    second = make(resume_from=first.folder.checkpoints / "step_2")
+    assert second.counter.n == 1 + 2
+    assert walk(second)[0] == [3, 4, 5, 6]
+    assert second.counter.n == 21
+    assert steps_logged(second) == [1, 2, 3, 4, 5, 6]
+    assert saved(second) == [2, 4, 6]
+    assert not list(second.folder.checkpoints.glob(".partial*"))
+
+
+def test_going_on_from_an_older_checkpoint_sets_later_ones_aside(make):
+    # They are neither the newest for the next resume nor for pruning, and nothing is lost.
+    first = make(total=8)
+    walk(first)
+    second = make(total=4, resume_from=first.folder.checkpoints / "step_2", max_keep=2)
+    walk(second)
+    assert saved(second) == [2, 4]
+    assert sorted(p.name for p in second.folder.checkpoints.glob("abandoned-*")) == [
+        "abandoned-step_4",
+        "abandoned-step_6",
+        "abandoned-step_8",
+    ]
+    assert read(second.folder.checkpoints / "abandoned-step_8", "abc")["progress"]["step"] == 8
+    assert steps_logged(second) == [1, 2, 3, 4]
+
+
+def test_a_finished_run_has_nothing_left(make):
+    first = make(total=2)
+    walk(first)
+    assert walk(make(total=2, resume_from=first.folder.checkpoints / "step_2")) == ([], [])
+
+
+def test_a_new_run_forgets_metrics_in_its_folder(make):
+    first = make(total=2)
+    walk(first)
+    make(total=2)
+    assert first.folder.metrics.read_text() == ""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_run_after_its_step_with_a_checkpoint(make, number, code):
+    session, before = make(), signal.getsignal(number)
+    assert walk(session, at=3, number=number)[0] == [1, 2, 3]
+    assert saved(session) == [2, 3]
+    assert session.signals.exit_code == code
+    assert read(session.folder.checkpoints / "step_3", "abc")["progress"]["step"] == 3
+    assert signal.getsignal(number) is before
+    assert f"stopped by {number.name} after step 3" in (session.folder.path.parent / "log.txt").read_text()
+
+
+def test_no_checkpoint_at_exit_when_not_wanted(make):
+    session = make(at_exit=False)
+    walk(session, at=3, number=signal.SIGTERM)
+    assert saved(session) == [2]
+
+
+def test_sigusr1_saves_and_goes_on(make):
+    session = make()
+    assert walk(session, at=3, number=signal.SIGUSR1)[0] == [1, 2, 3, 4, 5, 6]
+    assert saved(session) == [2, 3, 4, 6]
+    assert session.signals.exit_code == 0
+
+
+def test_a_second_interrupt_ends_at_once():
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signals.stop == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_signals_are_given_back_after_an_error(make):
+    session, before = make(), signal.getsignal(signal.SIGTERM)
+    steps = session.steps(lambda _: None)
+    next(steps)
+    assert signal.getsignal(signal.SIGTERM) is not before
+    steps.close()  # what leaving the loop by an error does
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_times_are_added_up_and_logged_once(make):
+    session = make()
+    for _ in range(2):
+        with session.timed("train"):
+            pass
+    session.log(1, {"loss": 1.0})
+    session.log(2, {"loss": 1.0})
+    first, second = (json.loads(line) for line in session.folder.metrics.read_text().splitlines())
+    assert set(first) == {"step", "loss", "time/train"}
+    assert set(second) == {"step", "loss"}

@@ -1,0 +1,32 @@
+import pytest
+import torch
+
+from sanarl.runtime.world import World
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 12])
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_rows_are_shared_evenly_and_completely(n, size):
+    # Reference: range(n), cut into parts whose sizes differ by at most one.
+    parts = [World(rank, size).rows(n) for rank in range(size)]
+    assert [row for part in parts for row in part] == list(range(n))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_alone_nothing_is_exchanged():
+    world = World()
+    x = torch.arange(6.0).view(3, 2)
+    assert world.main
+    assert torch.equal(world.sum(x.clone()), x)
+    assert torch.equal(world.gather(x, 3), x)
+    assert world.gather_objects("a") == ["a"]
+    assert world.tell("b") == "b"
+    assert world.agree(True)
+    assert not world.agree(False)
+    world.barrier()
+    world.stop()
+
+
+def test_without_torchrun_a_process_is_alone(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert World.start().size == 1
