@@ -69,6 +69,8 @@ def generate(
     Yields:
         (rows (b,) int64, the samples of these rows, their media (b, F, 3, H, W)).
     """
+    if not prompts:  # torch splits no rows into one empty batch
+        return
     model, device = policy.model, policy.masters[0].device
     cond = model.encode_prompts(prompts)
     empty = model.encode_prompts([""]) if sampler.guidance_scale > 1 else None
