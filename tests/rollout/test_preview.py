@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from sanarl.rollout.preview import GAP, TEXT, sheet, to_image
+
+
+def picture(colour, height=64, width=64):
+    return torch.tensor(colour).view(1, 3, 1, 1).expand(1, 3, height, width)
+
+
+def opened(path):
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        return np.asarray(image)
+
+
+def test_pixels_are_rounded_and_clipped():
+    # Reference: round(255 x) by hand.
+    frame = torch.tensor([-0.5, 0.0, 0.5, 1.0, 7.0]).view(1, 1, 5).expand(3, 1, 5)
+    assert np.asarray(to_image(frame))[0, :, 0].tolist() == [0, 0, 128, 255, 255]
+
+
+@pytest.mark.parametrize(
+    ("count", "samples", "columns", "grid"), [(1, 1, 4, (1, 1)), (5, 1, 4, (4, 2)), (3, 2, 2, (2, 2))]
+)
+def test_a_sheet_has_the_size_of_its_grid(tmp_path, count, samples, columns, grid):
+    # Reference: a cell is its pictures at 128 pixels with two between them, two lines of text, and gaps.
+    rows = [(f"caption {i}", [(picture([1.0, 0.0, 0.0]), 0.5)] * samples) for i in range(count)]
+    sheet(rows, tmp_path / "deep" / "a.png", columns)
+    width, height = samples * 130 + GAP, 128 + 2 * (TEXT + 4) + GAP
+    assert opened(tmp_path / "deep" / "a.png").shape == (grid[1] * height + GAP, grid[0] * width + GAP, 3)
+
+
+def test_pictures_stand_in_their_places(tmp_path):
+    colours = [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+    sheet([("before and after", [(picture(c), None) for c in colours])], tmp_path / "a.png")
+    pixels = opened(tmp_path / "a.png")
+    top = GAP + TEXT + 4 + 64
+    assert pixels[top, GAP + 64].tolist() == [255, 0, 0]
+    assert pixels[top, GAP + 130 + 64].tolist() == [0, 0, 255]
+
+
+def test_wide_and_large_pictures_keep_their_shape(tmp_path):
+    sheet([("wide", [(picture([0.0, 0.0, 0.0], 500, 1000), 1.0)])], tmp_path / "a.png")
+    dark = (opened(tmp_path / "a.png")[TEXT + 10 :] == 0).all(-1)
+    rows, columns = dark.any(1).sum(), dark[: 192 + 2].any(0).sum()
+    assert columns == 384
+    assert 192 <= rows <= 192 + TEXT  # the score's letters below are dark too
+
+
+def test_long_captions_and_any_letters_fit(tmp_path):
+    sheet([("größer " * 100 + "\n圆", [(picture([0.0, 0.0, 0.0]), float("nan"))])], tmp_path / "a.png")
+    assert opened(tmp_path / "a.png").shape[1] == 130 + 2 * GAP
+
+
+def test_nothing_to_show_writes_nothing(tmp_path):
+    sheet([], tmp_path / "a.png")
+    assert not (tmp_path / "a.png").exists()
