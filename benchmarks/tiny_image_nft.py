@@ -74,10 +74,8 @@ def main() -> None:
     )
     for run in runs:
         strict = f"{run['strict'][0]:.3f} -> {run['strict'][-1]:.3f}"
-        print(
-            f"{run['seed']:>4} {run['reward'][0]:>7.3f} {run['reward'][-1]:>7.3f} {run['rise']:>+7.3f} {run['ratio']:>6.2f} "
-            f"{strict:>15} {run['seconds_per_step']:>7.2f} {run['seconds']:>8.0f}"
-        )
+        reward = f"{run['reward'][0]:>7.3f} {run['reward'][-1]:>7.3f} {run['rise']:>+7.3f} {run['ratio']:>6.2f}"
+        print(f"{run['seed']:>4} {reward} {strict:>15} {run['seconds_per_step']:>7.2f} {run['seconds']:>8.0f}")
     reached = sum(run["rise"] >= WANTED_RISE for run in runs)
     print(f"{reached} of {len(runs)} seeds rose by at least {WANTED_RISE:.2f}")
     if asked.write:

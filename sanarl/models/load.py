@@ -34,6 +34,11 @@ class ModelSettings:
     offload: bool
     gradient_checkpointing: bool
 
+    @property
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """As ``from_pretrained`` takes them."""
+        return {"transformer": self.transformer_dtype, "default": self.other_dtype}
+
 
 def load_model(settings: ModelSettings, device: torch.device) -> FlowModel:
     """Load and wrap a model.
@@ -44,13 +49,7 @@ def load_model(settings: ModelSettings, device: torch.device) -> FlowModel:
     name = settings.name_or_path
     diffusers_logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
-    if name in EMBEDDED:
-        pipeline = tiny.load_pipeline(name, torch_dtype=torch.float32)
-        pipeline.transformer.to(settings.transformer_dtype)
-        pipeline.vae.to(settings.other_dtype)
-        pipeline.text_encoder.to(settings.other_dtype)
-    else:
-        pipeline = _from_pretrained(settings)
+    pipeline = tiny.load_pipeline(name, settings.dtypes) if name in EMBEDDED else _from_pretrained(settings)
     model = wrapper(type(pipeline).__name__)(
         pipeline,
         size=settings.size,
@@ -76,7 +75,7 @@ def _from_pretrained(settings: ModelSettings) -> Any:
         return DiffusionPipeline.from_pretrained(
             name,
             revision=settings.revision,
-            dtype={"transformer": settings.transformer_dtype, "default": settings.other_dtype},
+            dtype=settings.dtypes,
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"policy.model_name_or_path: {name} could not be loaded: {_first_line(error)}") from error

@@ -209,12 +209,14 @@ def random_pipeline(
     return _assemble(SMALLEST, seed, flow_shift=flow_shift, learned_sigma=learned_sigma, timestep_scale=timestep_scale)
 
 
-def load_pipeline(name: str = "tiny-image", torch_dtype: torch.dtype = torch.float32) -> SanaPipeline:
+def load_pipeline(
+    name: str = "tiny-image", dtype: torch.dtype | dict[str, torch.dtype] = torch.float32
+) -> SanaPipeline:
     """Load an embedded pipeline from the package; no network is used.
 
     Args:
         name: ``tiny-image``.
-        torch_dtype: Type of the weights, which are stored as float16.
+        dtype: Type of the weights, which are stored as float16; or one for each part, with a ``default``.
 
     Raises:
         UserError: There is no embedded model of that name.
@@ -222,7 +224,6 @@ def load_pipeline(name: str = "tiny-image", torch_dtype: torch.dtype = torch.flo
     if name not in NAMES:
         raise UserError(f"no embedded model is named {name!r}; accepted: {', '.join(NAMES)}")
     with resources.as_file(resources.files("sanarl") / "assets" / name) as folder:
-        pipeline = SanaPipeline.from_pretrained(folder, local_files_only=True)
-    pipeline.to(torch_dtype)  # the keyword of from_pretrained was renamed between releases of diffusers
+        pipeline = SanaPipeline.from_pretrained(folder, local_files_only=True, dtype=dtype)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline

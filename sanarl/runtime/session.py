@@ -161,7 +161,7 @@ class Session:
         self._times = {}
         if not self.world.main:
             return
-        metrics = {**metrics, **times}
+        metrics = {**metrics, **times, **self.world.memory()}
         with open(self.folder.metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
         for tracker in self._trackers:

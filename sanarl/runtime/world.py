@@ -45,6 +45,14 @@ class World:
         """This rank's share of range(n): contiguous, sizes differing by at most one."""
         return range(self.rank * n // self.size, (self.rank + 1) * n // self.size)
 
+    def memory(self) -> dict[str, float]:
+        """``memory/peak_gib``: the most GPU memory that tensors took since the last call; nothing on the CPU."""
+        if self.device.type != "cuda":
+            return {}
+        peak = torch.cuda.max_memory_allocated(self.device) / 2**30
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return {"memory/peak_gib": peak}
+
     def sum(self, x: Tensor) -> Tensor:
         """Sum over ranks, in place."""
         if self.size > 1:

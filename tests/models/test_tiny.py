@@ -154,7 +154,7 @@ def test_packaged_pipeline_has_the_built_shape_and_tokens(packaged):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_packaged_pipeline_loads_in_the_dtype_asked_for(dtype):
-    pipeline = load_pipeline("tiny-image", torch_dtype=dtype)
+    pipeline = load_pipeline("tiny-image", dtype)
     assert {p.dtype for part in PARTS for p in getattr(pipeline, part).parameters()} == {dtype}
 
 
