@@ -36,6 +36,8 @@ def terms(
         settings: see there.
         key: what this step is, for example (seed, step).
     """
+    if not len(ids):  # a rank without rows; torch splits none into one empty batch
+        return
     captions = list(captions)
     for row, u in enumerate(draw.uniform(ids, *key, "caption").tolist()):
         if u < settings.caption_dropout:
