@@ -156,6 +156,10 @@ def test_flow_matching_loss_written_out(policy):
     assert found[0].loss.item() == pytest.approx(sum(expected) / 8, rel=1e-5)
 
 
+def test_a_rank_without_rows_has_no_terms(policy):
+    assert list(sft.terms(policy, [], [], IDS[:0], SFT, KEY)) == []
+
+
 def test_captions_are_dropped_by_identity(policy, monkeypatch):
     # Reference: the share of dropped captions, and the same ones whatever the mini-batch.
     seen = []

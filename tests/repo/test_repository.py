@@ -1,0 +1,39 @@
+"""What holds of the repository as a whole."""
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+import sanarl
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = sorted(m.name for m in pkgutil.walk_packages(sanarl.__path__, "sanarl.") if not m.name.endswith("__main__"))
+SOURCES = sorted((ROOT / "sanarl").rglob("*.py"))
+
+
+def test_floors(monkeypatch, capsys):
+    # A module imports only from floors below its own; the contracts stand in pyproject.toml.
+    monkeypatch.chdir(ROOT)
+    assert lint_imports(cache_dir=None) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_imports(name):
+    importlib.import_module(name)
+
+
+def test_there_are_modules_to_import():
+    assert {"sanarl.train.rl", "sanarl.models.sana", "sanarl.maths.nft", "sanarl.cli"} <= set(MODULES)
+
+
+def test_datasets_holds_no_python():
+    # A top-level package of that name would shadow Hugging Face's.
+    assert list((ROOT / "datasets").rglob("*.py")) == []
+
+
+def test_modules_are_short():
+    long = {str(p.relative_to(ROOT)): n for p in SOURCES if (n := len(p.read_text("utf-8").splitlines())) > 350}
+    assert long == {}

@@ -1,0 +1,202 @@
+"""Tiny runs through the same door as the command line's, and what they leave behind."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+STOPPING = str(HERE / "stopping.py")
+
+COMMON = """
+[policy]
+model_name_or_path = "MODEL"
+is_diffusers = true
+model_gradient_checkpointing = false
+[policy.diffusers]
+offload = false
+max_prompt_length = 12
+inference_size = [32, 32]
+DIFFUSERS
+[policy.diffusers.sample]
+num_steps = 3
+eval_num_steps = 3
+guidance_scale = 1.0
+global_std = false
+[train]
+output_dir = "OUTPUT"
+epoch = 10
+max_num_steps = 4
+param_dtype = "float32"
+optm_impl = "foreach"
+optm_lr = 1e-2
+epsilon = 1e-3  # keeps Adam from blowing rounding up where a gradient is all but zero
+optm_warmup_steps = 2
+optm_decay_type = "cosine"
+ema_enable = true
+train_batch_per_replica = BATCH
+[train.ckpt]
+enable_checkpoint = true
+save_freq = 2
+max_keep = -1
+[validation]
+enable = true
+val_before_train = true
+freq = 2
+num_prompts = 3
+n_generation = 2
+dataset.name = "shapes"
+reward_function = { "REWARD" = 1.0 }
+[logging]
+logger = []
+"""
+
+ADAPTER = """
+[policy.lora]
+lora_names = NAMES
+r = 4
+lora_alpha = 8
+target_modules = ["attn1.to_q", "attn1.to_v", "attn2.to_q", "attn2.to_v", "attn2.to_out.0"]
+"""
+
+SFT = """
+[train.train_policy]
+type = "sft"
+mini_batch = 3
+dataset.name = "shapes"
+"""
+
+NFT = """
+[rollout]
+n_generation = 4
+[train.train_policy]
+type = "grpo"
+trainer_type = "diffusion_nft"
+mini_batch = 5
+batch_size_per_optimize = 6
+kl_beta = 0.1
+reward_function = { "REWARD" = 1.0 }
+dataset.name = "shapes"
+"""
+
+
+def preset(task, model, output):
+    """TOML of a tiny run: SFT of 6 samples a step, or NFT of 3 prompts x 4 samples with two optimiser steps."""
+    text = COMMON + {"sft": SFT, "sft-lora": ADAPTER + SFT, "nft": ADAPTER + NFT}[task]
+    is_nft = task == "nft"
+    replaced = {
+        "MODEL": model,
+        "OUTPUT": output,
+        "BATCH": 12 if is_nft else 6,
+        "NAMES": '["default", "old"]' if is_nft else '["default"]',
+        "REWARD": f"{HERE / 'redness.py'}:redness",
+        "DIFFUSERS": "timesteps_fraction = 0.7\nweight_copy_decay_type = 1" if is_nft else "caption_dropout = 0.2",
+    }
+    for name, value in replaced.items():
+        text = text.replace(name, str(value))
+    return text
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run left."""
+
+    code: int
+    folder: Path
+
+    @property
+    def metrics(self):
+        """Lines of metrics.jsonl without times."""
+        lines = map(json.loads, (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+        return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
+
+    def state(self, step):
+        """Every tensor and number of a checkpoint, by its path."""
+        import torch
+
+        saved = torch.load(self.folder / "checkpoints" / f"step_{step}" / "state.pt", weights_only=True)
+        return dict(leaves(saved, ""))
+
+
+def leaves(node, path):
+    if isinstance(node, dict | list | tuple):
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from leaves(value, f"{path}/{key}")
+    else:
+        yield path, node
+
+
+@pytest.fixture(scope="session")
+def toml(pipeline_folder):
+    """A function that gives the TOML of a tiny run of a task into a folder."""
+    return lambda task, output: preset(task, pipeline_folder, output)
+
+
+def run(text, output, overrides, module, resume):
+    """Run TOML in this process and give the ``Run`` that it made or went on with."""
+    from sanarl.config import load
+    from sanarl.train import build
+
+    before = set(output.glob("*")) if output.exists() else set()
+    file = output.with_suffix(".toml")
+    file.write_text(text, encoding="utf-8")
+    code = build.run(load(file, overrides), module, resume)
+    made = set(output.glob("*")) - before
+    (folder,) = made or {max(before, key=lambda p: (p / "metrics.jsonl").stat().st_mtime)}
+    return Run(code, folder)
+
+
+@pytest.fixture
+def train(tmp_path, toml):
+    """A function that runs a task in this process, into a folder of that name, and gives its ``Run``."""
+
+    def go(task, *overrides, into="run", module=None, resume="never"):
+        return run(toml(task, tmp_path / into), tmp_path / into, overrides, module, resume)
+
+    return go
+
+
+@pytest.fixture(scope="session")
+def run_text():
+    """A function that runs TOML text in this process."""
+    return lambda text, output: run(text, output, (), None, "never")
+
+
+@pytest.fixture(scope="session")
+def make_run():
+    """A function that gives the ``Run`` in a folder."""
+    return lambda folder: Run(0, folder)
+
+
+@pytest.fixture(scope="session")
+def baseline(tmp_path_factory, toml):
+    """A function that gives the ``Run`` of a task as it stands, made once; nobody may change it."""
+    parent = tmp_path_factory.mktemp("baseline")
+    return cache(lambda task: run(toml(task, parent / task), parent / task, (), None, "never"))
+
+
+@pytest.fixture(scope="session")
+def same():
+    """A function that asserts that two runs are the same: exactly, or up to rounding."""
+    import torch
+
+    def check(found, expected, step=4, rounding=0.0):
+        assert len(found.metrics) == len(expected.metrics)
+        for mine, theirs in zip(found.metrics, expected.metrics, strict=True):
+            assert mine.keys() == theirs.keys()
+            if rounding:
+                assert mine == pytest.approx(theirs, rel=20 * rounding, abs=rounding)
+            else:
+                assert mine == theirs
+        ours, wanted = found.state(step), expected.state(step)
+        assert ours.keys() == wanted.keys()
+        for path, value in wanted.items():
+            if isinstance(value, torch.Tensor):
+                # Absolute only: entries near zero carry the rounding of large ones.
+                torch.testing.assert_close(ours[path], value, rtol=0, atol=rounding, msg=lambda m, p=path: f"{p}: {m}")
+            else:
+                assert ours[path] == value, path
+
+    return check

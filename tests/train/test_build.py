@@ -1,0 +1,104 @@
+import pytest
+
+from sanarl.errors import UserError
+from sanarl.train import build, launch, settings
+
+
+@pytest.fixture
+def config(toml, load_config, tmp_path):
+    """A function that gives the configuration of a tiny task."""
+    return lambda task, *overrides: load_config(toml(task, tmp_path / "out"), *overrides).config
+
+
+def test_steps_of_a_run(config):
+    # Reference: by hand. SFT takes 6 items a step, NFT 3 prompts.
+    sft = ["train.epoch=3", "train.max_num_steps=100", "train.optm_warmup_steps=0"]
+    assert settings.total_steps(config("sft", *sft), 20) == 10
+    assert settings.total_steps(config("sft", *sft), 21) == 10
+    assert settings.total_steps(config("nft", *sft), 21) == 21
+    assert settings.total_steps(config("nft", *sft), 1000) == 100
+    with pytest.raises(UserError, match=r"the dataset has 1 items and a step takes 6, .*raise train\.epoch to 6"):
+        settings.total_steps(config("sft", *sft), 1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "warmup", "decay"),
+    [
+        ([], 2, 98),
+        (["train.optm_warmup_steps=0.1"], 10, 90),
+        (["train.optm_decay_ratio=0.25"], 2, 25),
+        (['train.optm_decay_type="none"'], 2, 0),
+    ],
+)
+def test_schedules_in_optimiser_steps(config, overrides, warmup, decay):
+    # Reference: by hand, of 100 updates.
+    found = settings.optim_settings(config("sft", *overrides), 100)
+    assert (found.warmup_steps, found.decay_steps) == (warmup, decay)
+
+
+def test_checkpoints_by_epoch(config):
+    # Reference: by hand: 2 epochs of 20 items at 6 a step.
+    assert settings.saving(config("sft"), 20).every == 2
+    assert settings.saving(config("sft", "train.ckpt.save_freq_in_epoch=2"), 20).every == 6
+    assert settings.saving(config("sft", "train.ckpt.save_freq_in_epoch=1"), 2).every == 1
+
+
+def test_sampling_follows_the_models_shift_unless_told(config):
+    assert settings.sampler(config("nft"), 3.0, 4, 2).flow_shift == 3.0
+    told = config("nft", "policy.diffusers.sample.flow_shift=1.5")
+    assert settings.sampler(told, 3.0, 4, 2).flow_shift == 1.5
+
+
+def test_updates_of_a_rollout(config):
+    # Reference: by hand: 12 samples, 6 an optimiser step.
+    assert settings.rl_setup(config("nft"), 1.0).updates_per_pass == 2
+    mu = config("nft", "train.train_policy.mu_iterations=3")
+    assert (settings.rl_setup(mu, 1.0).updates_per_pass, mu.updates_per_rollout) == (2, 6)
+
+
+def test_default_data_modules(config):
+    assert build.default_module(config("sft")) == "sanarl.datasets.shapes"
+    named = 'train.train_policy.dataset.name="pictures"'
+    assert build.default_module(config("sft", named)) == "sanarl.datasets.diffusers_dataset"
+    assert build.default_module(config("nft", named)) == "sanarl.datasets.diffusion_nft"
+
+
+def test_what_this_version_cannot_train_is_said_all_at_once(config):
+    video = ['policy.model_name_or_path="SANA-Video"', "policy.diffusers.is_video=true"]
+    remote = ["train.train_policy.use_remote_reward=true", *REMOTE]
+    with pytest.raises(UserError, match="this version cannot train that preset") as caught:
+        build.refuse_unsupported(config("nft", *video, *remote))
+    assert "is_video: true" in str(caught.value)
+    assert "train.train_policy.use_remote_reward: true" in str(caught.value)
+    with pytest.raises(UserError, match="Stable Diffusion 3"):
+        build.refuse_unsupported(config("sft", 'policy.model_name_or_path="stabilityai/stable-diffusion-3.5-medium"'))
+    build.refuse_unsupported(config("sft"))
+
+
+REMOTE = ['train.train_policy.remote_reward.reward_fns=[{name = "hpsv2", weight = 1.0}]']
+
+
+def test_validation_needs_a_validation_set(train, tmp_path):
+    module = tmp_path / "data.py"
+    module.write_text("from sanarl.datasets.shapes import get_dataset\n")
+    with pytest.raises(UserError, match=r"validation\.enable: true, but \S+ has no get_val_dataset\(config\)"):
+        train("sft", module=str(module))
+
+
+@pytest.mark.parametrize(("asked", "found"), [(None, 1), ("1", 1), ("3", 3), ("auto", 1)])
+def test_processes(asked, found, monkeypatch):
+    monkeypatch.setattr(launch.torch.cuda, "device_count", lambda: 0)
+    monkeypatch.delenv("NPROC_PER_NODE", raising=False)
+    assert launch.processes(asked) == found
+
+
+def test_processes_of_the_environment_and_of_the_machine(monkeypatch):
+    monkeypatch.setattr(launch.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("NPROC_PER_NODE", "2")
+    assert launch.processes(None) == 2
+    assert launch.processes("auto") == 2
+    for wrong in ("0", "-1", "two", "1.5", ""):
+        with pytest.raises(UserError, match="--nproc"):
+            launch.processes(wrong)
+    with pytest.raises(UserError, match=r"found 3, but this machine has 2 GPU"):
+        launch.processes("3")

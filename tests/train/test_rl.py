@@ -1,0 +1,133 @@
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sanarl.algorithms import nft
+from sanarl.data.loading import Loader
+from sanarl.rollout.generate import Sampler
+from sanarl.runtime.world import World
+from sanarl.train import rl
+from sanarl.types import Cond, Rollout
+
+SETUP = rl.Setup(
+    prompts_per_step=3,
+    group_size=4,
+    updates_per_pass=2,
+    mu_iterations=1,
+    global_std=False,
+    sampler=Sampler(2, 1.0, "euler", 1.0, 4),
+    settings=nft.Settings(2, 1.0, 0.0, 5.0, "all", 1.0, 0),
+    seed=0,
+    deadline_s=60.0,
+    show_every=None,
+)
+PROMPTS = ["a", "b", "c", "a", "d"]
+
+
+@pytest.fixture
+def loader():
+    items = [{"prompt": p, "metadata": {"number": i}} for i, p in enumerate(PROMPTS)]
+    return Loader(items, seed=0, shuffle=False, workers=0, prefetch=None, stride=3)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_ranks_ask_for_all_rows_of_a_step_once(loader, size):
+    # Reference: by hand. Step 2 takes items 3, 4 and 0 again: "a", "d", "a"; both "a" are one group.
+    asked = [rl.ask(loader, 2, World(rank, size), SETUP) for rank in range(size)]
+    for _, groups in asked:
+        assert groups.tolist() == [0] * 4 + [1] * 4 + [0] * 4
+    requests = [request for request, _ in asked]
+    assert [p for r in requests for p in r.prompts] == ["a"] * 4 + ["d"] * 4 + ["a"] * 4
+    assert [m["number"] for r in requests for m in r.metadata] == [3] * 4 + [4] * 4 + [0] * 4
+    assert [i for r in requests for i in r.ids.tolist()] == list(range(12))
+    assert [g for r in requests for g in r.groups.tolist()] == asked[0][1].tolist()
+
+
+def even(groups):
+    """Whether the optimiser steps of a rollout take every row once, and the same share of every group."""
+    slices = list(rl.slices(groups, 1, SETUP))
+    counts = [torch.bincount(groups[rows], minlength=int(groups.max()) + 1) for rows in slices]
+    once = sorted(torch.cat(slices).tolist()) == list(range(len(groups)))
+    return once and len(slices) == 2 and torch.equal(counts[0], counts[1])
+
+
+@pytest.mark.parametrize("groups", [[0, 1, 0] * 4, [0] * 4 + [1] * 4 + [0] * 4, [5] * 12])
+def test_every_optimiser_step_takes_the_same_share_of_every_group(groups):
+    assert even(torch.tensor(groups))
+    assert all(rows.tolist() == sorted(rows.tolist()) for rows in rl.slices(torch.tensor(groups), 1, SETUP))
+
+
+def test_defect_wrong_group_slicing_is_caught(monkeypatch):
+    # Rows [i : i + n] instead of [i * n : (i + 1) * n] overlap and leave groups out.
+    monkeypatch.setattr(rl, "slices", lambda *_: [torch.arange(i, i + 6) for i in range(2)])
+    assert not even(torch.arange(12) // 4)
+    # Without overlap, but by place instead of by group: each step sees groups of its own.
+    monkeypatch.setattr(rl, "slices", lambda *_: torch.arange(12).split(6))
+    assert not even(torch.arange(12) // 4)
+
+
+def test_iterations_pass_over_the_rollout_again_in_another_order():
+    groups = torch.arange(12) // 4
+    found = list(rl.slices(groups, 1, replace(SETUP, mu_iterations=2)))
+    assert len(found) == 4
+    for half in (found[:2], found[2:]):
+        assert sorted(torch.cat(half).tolist()) == list(range(12))
+    assert found[0].tolist() != found[2].tolist()
+    assert torch.equal(found[0], next(rl.slices(groups, 1, SETUP)))
+    assert found[0].tolist() != next(rl.slices(groups, 2, SETUP)).tolist()
+
+
+def rollout(request):
+    n = len(request.ids)
+    return Rollout(
+        ids=request.ids,
+        groups=request.groups,
+        prompts=request.prompts,
+        cond=Cond(torch.zeros(n, 1, 1), torch.ones(n, 1)),
+        latents=torch.zeros(n, 1, 1, 1),
+        sigmas=torch.ones(n, 2),
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 16])
+def test_the_shares_of_all_ranks_add_up(size, loader):
+    # Reference: 1. Some ranks have no rows of a slice, or of the step.
+    job = SimpleNamespace(policy=None)
+    for rows in rl.slices(torch.arange(12) // 4, 1, SETUP):
+        total = 0.0
+        for rank in range(size):
+            request, _ = rl.ask(loader, 1, World(rank, size), SETUP)
+            found = SimpleNamespace(rollout=rollout(request) if len(request.ids) else None)
+            terms, share = rl.slice_terms(job, found, request, rows, torch.zeros(12), (0,), SETUP)
+            assert (terms == ()) is (share == 0.0)
+            assert share == pytest.approx(len(set(request.ids.tolist()) & set(rows.tolist())) / len(rows))
+            total += share
+        assert total == pytest.approx(1.0)
+
+
+def test_metrics_of_several_optimiser_steps():
+    # Reference: means by hand; a step that was left out reports only what it has.
+    found = rl.mean_of(
+        [{"loss": 1.0, "skipped_steps": 0.0}, {"skipped_steps": 1.0}, {"loss": 2.0, "skipped_steps": 1.0}]
+    )
+    assert found["loss"] == 1.5
+    assert set(found) == {"loss", "skipped_steps"}
+
+
+def test_reward_metrics():
+    # Reference: by hand, two groups {1, 3} and {2, 2}.
+    scores = {"reward": torch.tensor([1.0, 3.0, 2.0, 2.0]), "shapes": torch.tensor([0.0, 1.0, 1.0, 1.0])}
+    found = rl.reward_metrics(scores, torch.tensor([0, 0, 2, 2]))
+    assert found == {
+        "reward/shapes": 0.75,
+        "reward/mean": 2.0,
+        "reward/max": 2.5,
+        "reward/min": 1.5,
+        "reward/range": 1.0,
+        "reward_std_mean": 0.5,
+        "zero_std_ratio": 0.5,
+        "group_size": 2.0,
+        "trained_prompt_num": 2.0,
+    }

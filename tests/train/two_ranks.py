@@ -1,0 +1,62 @@
+"""Run presets on two ranks over gloo: ``python two_ranks.py [FILE RESUME]...``, a pair a case.
+
+One process imports everything and forks both ranks of every case, so that the imports are paid for once.
+"""
+
+import os
+import socket
+import sys
+import traceback
+
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def rank(number, port, file, resume):
+    """The exit code of one rank."""
+    os.environ.update(
+        RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+    from sanarl.config import load
+    from sanarl.train import build
+
+    return build.run(load(file), None, resume)
+
+
+def main(*cases):
+    """Run every case; the first failure ends it."""
+    import diffusers  # noqa: F401  # before forking
+    import torch
+
+    import sanarl.models.sana
+    import sanarl.train.build  # noqa: F401
+
+    torch.set_num_threads(1)
+    for file, resume in zip(cases[::2], cases[1::2], strict=True):
+        port, children = free_port(), []
+        for number in range(2):
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    code = rank(number, port, file, resume)
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    os._exit(code)
+            children.append(child)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        if any(codes):
+            raise SystemExit(f"{file}: exit codes {codes}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
