@@ -7,7 +7,7 @@ import typer
 
 from sanarl.errors import UserError
 
-COMMANDS = ("train", "validate", "presets")
+COMMANDS = ("train", "validate", "doctor", "presets")
 """Modules of this package with ``register(app)``, in the order of --help."""
 
 app = typer.Typer(
