@@ -24,9 +24,14 @@ def doctor(
     """
     from pathlib import Path
 
+    from sanarl.errors import UserError
     from sanarl.runtime.inspection import inspect
 
-    report = inspect(Path())
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError as error:  # MKL ends the whole process there
+        raise UserError("sanarl doctor: the working directory is gone; change to one that exists") from error
+    report = inspect(folder)
     if as_json:
         print(json.dumps(report.document(), indent=2))
     else:

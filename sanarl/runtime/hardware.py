@@ -28,8 +28,8 @@ TOLERANCES = {"float32": 1e-3, "bfloat16": 2e-2, "float16": 5e-3}
 
 FP8_TOLERANCE = 0.08
 NVFP4_TOLERANCE = 0.4
-"""Both factors are rounded: to 4 significant bits in FP8, which costs these products 3.5 % (emulated on the CPU), and to 2
-in NVFP4, whose backward pass also rounds at random. A kernel that pairs the wrong rows is off by over 100 %."""
+"""Both factors are rounded: to 4 significant bits in FP8, which costs these products 3.5 % (emulated on the CPU), and
+to 2 in NVFP4, whose backward pass also rounds at random. A kernel that pairs the wrong rows is off by over 100 %."""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def inspect(folder: Path) -> Report:
     """
     package = Path(sanarl.__file__).parent
     project, packages, extras = _requirements(package.parent)
-    packages = tuple(requirements.importable(one) for one in packages)
+    packages = requirements.imported(packages)
     found = hardware.devices()
     precisions = hardware.precisions(found)
     checks = (
@@ -181,7 +181,6 @@ def memory() -> Answer:
 
 def disk(folder: Path) -> Answer:
     """Free bytes where a run would be started, and whether a folder can be made there."""
-    folder = folder.resolve()
     free = shutil.disk_usage(folder).free
     writable = os.access(folder, os.W_OK | os.X_OK)
     return writable, f"{free / GIB:.1f} GiB in {folder}" + ("" if writable else ", which is not writable"), free

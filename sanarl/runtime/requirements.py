@@ -209,6 +209,19 @@ def importable(package: Package) -> Package:
     return package
 
 
+def imported(packages: Iterable[Package]) -> tuple[Package, ...]:
+    """Every package after :func:`importable`; what breaks beside a broken torch is not to be reinstalled itself."""
+    after = tuple(importable(one) for one in packages)
+    if all(one.state == "ok" for one in after if one.name == "torch"):
+        return after
+    return tuple(
+        replace(one, reason=f"{one.reason}; mend torch first", install=None)
+        if one.state == "broken" and one.name != "torch"
+        else one
+        for one in after
+    )
+
+
 def extra(project: Declared, name: str, distribution: str = "sanarl") -> Extra:
     """What of an extra is installed, by metadata alone."""
     packages = [look_up(one) for one in wanted(project.requires, name)]

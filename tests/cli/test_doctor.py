@@ -1,7 +1,9 @@
 """sanarl doctor, through the command line's own entry point. Nothing is replaced but what the machine holds."""
 
 import json
+import os
 import socket
+import subprocess
 import sys
 
 import pytest
@@ -120,3 +122,37 @@ def test_a_broken_package_is_a_row(run, site):
     assert code == 2
     assert "torn is broken: cannot be imported: ImportError: libtorn.so: undefined symbol" in err
     assert f"{sys.executable} -m pip install --force-reinstall 'torn'\n" in out
+
+
+def test_without_torch_there_is_still_an_answer(site, tmp_path):
+    folder = site("sanarl", "9.9", "Requires-Dist: torch>=2.6", "Requires-Dist: easel")
+    site("easel", "1.0")
+    (folder / "easel.py").write_text("import torch\n")
+    (folder / "torch.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "sanarl", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "torch is broken: cannot be imported: ImportError: libcudart.so.13" in done.stderr
+    report = json.loads(done.stdout)
+    easel, torch = sorted(report["packages"], key=lambda one: one["name"])
+    assert easel["reason"].endswith("; mend torch first")
+    assert (easel["install"], torch["install"] is None) == (None, False)
+    assert "torch cannot be imported: ImportError: libcudart.so.13" in report["devices"]["reason"]
+    assert not any(one["works"] for one in report["precisions"])
+
+
+def test_a_working_directory_that_is_gone_is_said(run, tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    code, out, err = run()
+    assert (code, out) == (2, "")
+    assert err == "sanarl doctor: the working directory is gone; change to one that exists\n"
