@@ -100,8 +100,8 @@ def test_mini_batches_change_no_gradient_and_no_metric(policy, algorithm, mini_b
     # Reference: one mini-batch of 8. Tolerance: float32 sums in another order.
     gradient, metrics = gradient_and_metrics(algorithm, policy, 8)
     split, split_metrics = gradient_and_metrics(algorithm, policy, mini_batch)
-    assert distance(split, gradient) < 1e-5
-    assert split_metrics == pytest.approx(metrics, rel=1e-5)
+    assert distance(split, gradient) < 1e-4
+    assert split_metrics == pytest.approx(metrics, rel=1e-4)
     assert metrics["grad_norm"] > 0
 
 
@@ -134,8 +134,8 @@ def test_the_parts_of_two_ranks_add_up(policy, algorithm):
             master.grad = None
         policy.collect_gradients()
         total = [t + m.grad for t, m in zip(total, policy.masters, strict=True)]
-    assert distance(total, whole) < 1e-5
-    assert logged == pytest.approx({k: v for k, v in metrics.items() if k != "grad_norm"}, rel=1e-5)
+    assert distance(total, whole) < 1e-4
+    assert logged == pytest.approx({k: v for k, v in metrics.items() if k != "grad_norm"}, rel=1e-4)
 
 
 def test_flow_matching_loss_written_out(policy):

@@ -194,6 +194,23 @@ def test_an_evaluation_gives_identical_numbers_twice(policy, scoring):
     assert first.metrics["eval/reward"] == pytest.approx(first.metrics["eval/redness"])
 
 
+def test_diversity_is_within_a_prompt(policy):
+    # Reference: the statistics by hand from samples collected with the same noise, two a prompt.
+    asked = Request(
+        prompts=[PROMPTS[i // 2] for i in range(6)],
+        metadata=[{}] * 6,
+        ids=torch.arange(6),
+        groups=torch.arange(6) // 2,
+    )
+    thumbnails = collect(policy, asked, sampler(4), (0, "eval"), None, 60.0, range(0)).thumbnails
+    expected = picture_statistics(thumbnails, torch.tensor([0, 0, 1, 1, 2, 2]))
+    found = evaluate(policy, held_out(None), World()).metrics
+    assert found == {f"eval/{name}": pytest.approx(value, rel=1e-6) for name, value in expected.items()}
+    assert expected["diversity"] != pytest.approx(
+        picture_statistics(thumbnails, torch.tensor([0, 1, 0, 1, 0, 1]))["diversity"], rel=1e-3
+    )
+
+
 def test_an_evaluation_shows_samples_with_their_prompts_and_rewards(policy, scoring):
     # Reference: the reward by hand on the pictures that are shown.
     found = evaluate(policy, held_out(scoring), World())

@@ -187,7 +187,7 @@ def same():
         for mine, theirs in zip(found.metrics, expected.metrics, strict=True):
             assert mine.keys() == theirs.keys()
             if rounding:
-                assert mine == pytest.approx(theirs, rel=20 * rounding, abs=rounding)
+                assert mine == pytest.approx(theirs, rel=20 * rounding, abs=rounding / 50)
             else:
                 assert mine == theirs
         ours, wanted = found.state(step), expected.state(step)

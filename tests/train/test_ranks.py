@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROUNDING = 2e-5
+ROUNDING = 5e-5
 
 CASES = {
     "sft": ("sft", ()),

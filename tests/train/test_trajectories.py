@@ -9,7 +9,7 @@ from sanarl.errors import UserError
 from sanarl.types import Term
 
 TASKS = ["sft", "sft-lora", "nft"]
-ROUNDING = 2e-5
+ROUNDING = 5e-5
 """Float32 sums in another order, through four optimiser steps at a learning rate of 1e-2."""
 
 
