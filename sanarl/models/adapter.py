@@ -143,3 +143,8 @@ def _check_scale(file: Path, metadata: dict[str, str], settings: LoraSettings) -
             raise UserError(
                 f"policy.lora.{key}: found {asked}, but the adapter {file} has {found[key]}; write {key} = {found[key]}"
             )
+    pattern = found.get("alpha_pattern") or {}
+    if "alpha_pattern" in found and pattern != settings.alpha_pattern:
+        raise UserError(
+            f"policy.lora.alpha_pattern: found {settings.alpha_pattern}, but the adapter {file} has {pattern}"
+        )

@@ -121,10 +121,10 @@ def slice_terms(
 
 
 def mean_of(updates: list[dict[str, float]]) -> dict[str, float]:
-    """Every metric averaged over the optimiser steps that report it."""
+    """Every metric averaged over the optimiser steps that report it; of ``skipped_steps``, a count, the last."""
     names = sorted(set().union(*updates))
     values = {name: [u[name] for u in updates if name in u] for name in names}
-    return {name: sum(v) / len(v) for name, v in values.items()}
+    return {name: v[-1] if name == "skipped_steps" else sum(v) / len(v) for name, v in values.items()}
 
 
 def reward_metrics(scores: dict[str, Tensor], groups: Tensor) -> dict[str, float]:

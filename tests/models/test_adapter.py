@@ -138,6 +138,15 @@ def test_an_adapter_as_peft_writes_it_is_read(saved, make_sana, lora, tmp_path):
         read_adapter(tmp_path, slot(make_sana, lora), lora)
 
 
+def test_scales_of_single_layers_travel_with_an_adapter(make_policy, make_sana, lora, tmp_path):
+    settings = replace(lora, alpha_pattern={"attn1.to_q": 2.0})
+    policy = moved(make_policy(settings))
+    export(policy, policy.masters, tmp_path)
+    assert len(read_adapter(tmp_path, slot(make_sana, settings), settings)) == len(policy.masters)
+    with pytest.raises(UserError, match=r"alpha_pattern: found \{\}, but the adapter .* has \{'attn1\.to_q': 2\.0\}"):
+        read_adapter(tmp_path, slot(make_sana, lora), lora)
+
+
 def test_a_read_adapter_is_the_start_and_the_reference(saved, make_sana, lora):
     # Reference: the policy that was exported.
     old, folder = saved
@@ -159,6 +168,7 @@ def test_a_read_adapter_is_the_start_and_the_reference(saved, make_sana, lora):
             {"target_modules": ["attn1.to_q", "attn1.to_k", "attn1.to_v", "attn1.to_out.0", "conv_inverted"]},
             r"conv_inverted\S* is missing",
         ),
+        ({"alpha_pattern": {"attn1.to_q": 2.0}}, r"policy\.lora\.alpha_pattern: found \{.*but the adapter .* has \{\}"),
         ({"r_pattern": {"attn1.to_q": 2}}, r"attn1\.to_q\S* has shape \(\d+, \d+\), the slot"),
     ],
 )

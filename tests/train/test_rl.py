@@ -108,12 +108,11 @@ def test_the_shares_of_all_ranks_add_up(size, loader):
 
 
 def test_metrics_of_several_optimiser_steps():
-    # Reference: means by hand; a step that was left out reports only what it has.
-    found = rl.mean_of(
-        [{"loss": 1.0, "skipped_steps": 0.0}, {"skipped_steps": 1.0}, {"loss": 2.0, "skipped_steps": 1.0}]
-    )
-    assert found["loss"] == 1.5
-    assert set(found) == {"loss", "skipped_steps"}
+    # Reference: means by hand over the steps that report; skipped_steps counts from the start of the run.
+    skipped = [{"skipped_steps": n} for n in (0.0, 1.0, 1.0)]
+    found = rl.mean_of([{"loss": 1.0, **skipped[0]}, skipped[1], {"loss": 2.0, **skipped[2]}])
+    assert found == {"loss": 1.5, "skipped_steps": 1.0}
+    assert rl.mean_of([{"loss": 1.0, **skipped[0]}, skipped[1]]) == {"loss": 1.0, "skipped_steps": 1.0}
 
 
 def test_reward_metrics():
