@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -5,10 +6,15 @@ import pytest
 import torch
 
 from sanarl.algorithms import nft
+from sanarl.config import load
 from sanarl.data.loading import Loader
+from sanarl.data.module import load as load_module
+from sanarl.models.load import load_model
+from sanarl.rollout.collect import collect
 from sanarl.rollout.generate import Sampler
+from sanarl.runtime.step import StepGuard, optimise
 from sanarl.runtime.world import World
-from sanarl.train import rl
+from sanarl.train import build, rl, settings
 from sanarl.types import Cond, Rollout
 
 SETUP = rl.Setup(
@@ -130,3 +136,52 @@ def test_reward_metrics():
         "group_size": 2.0,
         "trained_prompt_num": 2.0,
     }
+
+
+def test_a_step_taken_apart(train, tmp_path):
+    # Reference: the third step of a run made again from its second checkpoint, part by part: samples of the old values,
+    # advantages by a plain loop over groups, terms under the learner's. Old is half-way behind the learner.
+    overrides = [
+        "policy.diffusers.weight_copy_decay_type=3",
+        "policy.diffusers.weight_copy_decay_value=0.5",
+        "policy.diffusers.weight_copy_decay_steps=1",
+        "train.train_policy.batch_size_per_optimize=12",
+        "train.ckpt.save_freq=1",
+        "train.max_num_steps=3",
+    ]
+    run = train("nft", *overrides)
+    line = run.metrics[3]
+    config = load(tmp_path / "run.toml", overrides).config
+    model = load_model(build._model_settings(config), torch.device("cpu"))
+    policy = build.build_policy(config, model)
+    checkpoint = run.folder / "checkpoints" / "step_2" / "state.pt"
+    policy.load_state_dict(torch.load(checkpoint, weights_only=True)["policy"])
+    setup = settings.rl_setup(config, model.flow_shift)
+    loader = build._loader(config, load_module("sanarl.datasets.shapes").train(config), 0, None)
+    request, groups = rl.ask(loader, 3, World(), setup)
+
+    def rewards_under(manager):
+        with manager():
+            found = collect(policy, request, setup.sampler, (0, 3), None, 60.0, range(12))
+        return found, (found.shown[:, 0, 0] - found.shown[:, 0, 1]).mean((1, 2))
+
+    found, rewards = rewards_under(policy.old)
+    assert line["reward/mean"] == pytest.approx(rewards.mean().item(), rel=1e-6)
+    for other in (policy.reference, nullcontext):
+        assert line["reward/mean"] != pytest.approx(rewards_under(other)[1].mean().item(), rel=1e-6)
+    advantages = torch.zeros(12)
+    for row, group in enumerate(groups.tolist()):
+        members = rewards[groups == group]
+        advantages[row] = (rewards[row] - members.mean()) / (members.std(correction=0) + 1e-4)
+    metrics = optimise(
+        nft.terms(policy, replace(found.rollout, advantages=advantages), setup.settings, (0, 3, 0)),
+        policy,
+        torch.optim.SGD(policy.masters, lr=0.0),
+        grad_clip=0.0,
+        share=1.0,
+        world=World(),
+        guard=StepGuard(1),
+        step=3,
+    )
+    assert {name: line[name] for name in metrics} == pytest.approx(metrics, rel=1e-4)
+    assert line["old_deviate"] > 0
