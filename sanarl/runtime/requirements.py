@@ -66,11 +66,15 @@ class Extra:
 
 @dataclass(frozen=True)
 class Declared:
-    """What the project declares: requirement lines (PEP 508), names of its extras, clauses on Python's version."""
+    """What the project declares: requirement lines (PEP 508), names of its extras, clauses on Python's version.
+
+    ``target`` is what pip is to be given: the name, or the source tree of a project that is not installed.
+    """
 
     requires: tuple[str, ...]
     extras: tuple[str, ...]
     python: str
+    target: str
 
 
 def why(error: BaseException) -> str:
@@ -113,20 +117,20 @@ def declared(source_tree: Path, distribution: str = "sanarl") -> Declared:
     except metadata.PackageNotFoundError:
         if not file.is_file():
             raise
-        return _from_source(file)
+        return _from_source(file, str(source_tree))
     if editable(found) and file.is_file():
-        return _from_source(file)
+        return _from_source(file, distribution)
     extras = tuple(found.metadata.get_all("Provides-Extra") or ())
     python = found.metadata.get("Requires-Python") or ""
-    return Declared(tuple(found.requires or ()), extras, python)
+    return Declared(tuple(found.requires or ()), extras, python, distribution)
 
 
-def _from_source(file: Path) -> Declared:
+def _from_source(file: Path, target: str) -> Declared:
     project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
     optional = project.get("optional-dependencies", {})
     lines = [*project.get("dependencies", ())]
     lines += [_with_extra(line, name) for name, group in optional.items() for line in group]
-    return Declared(tuple(lines), tuple(optional), project.get("requires-python", ""))
+    return Declared(tuple(lines), tuple(optional), project.get("requires-python", ""), target)
 
 
 def _with_extra(line: str, extra: str) -> str:
@@ -222,9 +226,9 @@ def imported(packages: Iterable[Package]) -> tuple[Package, ...]:
     )
 
 
-def extra(project: Declared, name: str, distribution: str = "sanarl") -> Extra:
+def extra(project: Declared, name: str) -> Extra:
     """What of an extra is installed, by metadata alone."""
     packages = [look_up(one) for one in wanted(project.requires, name)]
     missing = tuple(one for one in packages if one.state != "ok")
-    install = install_line(f"{distribution}[{name}]") if missing else None
+    install = install_line(f"{project.target}[{name}]") if missing else None
     return Extra(name, tuple(one.name for one in packages), missing, install)

@@ -100,7 +100,7 @@ def test_markers_and_extras_select_requirements():
 def test_installed_metadata_is_read(install, tmp_path):
     install("sanarl", "9.9", "Requires-Python: >=3.11", "Requires-Dist: always>=1", "Provides-Extra: more")
     project = requirements.declared(tmp_path)
-    assert project == requirements.Declared(("always>=1",), ("more",), ">=3.11")
+    assert project == requirements.Declared(("always>=1",), ("more",), ">=3.11", "sanarl")
 
 
 SOURCE = """
@@ -117,6 +117,7 @@ def test_a_source_tree_answers_for_itself(install, tmp_path):
     project = requirements.declared(tmp_path, "not-installed-at-all")
     assert [str(one) for one in requirements.wanted(project.requires)] == ["always>=2"]
     assert [one.name for one in requirements.wanted(project.requires, "more")] == ["one", "two"]
+    assert requirements.extra(project, "more").install == f"{sys.executable} -m pip install '{tmp_path}[more]'"
     with pytest.raises(metadata.PackageNotFoundError):
         requirements.declared(tmp_path / "nowhere", "not-installed-at-all")
     # An editable install's metadata is as old as the install.
@@ -242,6 +243,6 @@ def test_a_device_that_cannot_compute_is_a_problem():
 
 
 def test_another_python_is_a_problem():
-    project = requirements.Declared((), (), "<3")
+    project = requirements.Declared((), (), "<3", "sanarl")
     (said,) = inspection.problems(project, (), (hardware.Precision("float32", "cpu", True),))
     assert said.endswith(" is not accepted: <3 is asked")
