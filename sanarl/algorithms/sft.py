@@ -42,13 +42,15 @@ def terms(
     for row, u in enumerate(draw.uniform(ids, *key, "caption").tolist()):
         if u < settings.caption_dropout:
             captions[row] = ""
+    # Once a step, so that an offloaded text encoder or autoencoder visits the device once.
+    cond = policy.model.encode_prompts(captions)
+    latents = policy.model.encode_media(torch.stack(media), settings.mini_batch)
     for rows in torch.arange(len(ids)).split(settings.mini_batch):
-        x0 = policy.model.encode_media(torch.stack([media[i] for i in rows.tolist()]))
-        cond = policy.model.encode_prompts([captions[i] for i in rows.tolist()])
+        x0 = latents[rows]
         noise = draw.normal(ids[rows], x0.shape[1:], *key, "noise").to(x0.device)
         z = draw.normal(ids[rows], (), *key, "sigma")
         sigma = training_sigma(z, settings.density, settings.logit_mean, settings.logit_std, settings.flow_shift)
         sigma = sigma.to(x0.device, x0.dtype)
-        v = policy.velocity(interpolate(x0, noise, sigma), sigma, cond)
+        v = policy.velocity(interpolate(x0, noise, sigma), sigma, cond[rows])
         loss = per_sample((v - (noise - x0)) ** 2).mean()
         yield Term(loss, weight=len(rows) / len(ids), metrics={"sigma": sigma.mean()})

@@ -21,8 +21,11 @@ class FlowModel(Protocol):
     def encode_prompts(self, prompts: list[str]) -> Cond:
         """Embed prompts, each distinct one once: B strings -> Cond of B rows."""
 
-    def encode_media(self, media: Tensor) -> Tensor:
-        """(B, F, 3, H, W) in [0, 1] -> latents (B, C, ..., H', W') float32, in the model's latent scale."""
+    def encode_media(self, media: Tensor, mini_batch: int) -> Tensor:
+        """(B, F, 3, H, W) in [0, 1] -> latents (B, C, ..., H', W') float32, in the model's latent scale.
+
+        ``mini_batch`` samples are encoded at once.
+        """
 
     def decode(self, latents: Tensor) -> Tensor:
         """Latents -> media (B, F, 3, H, W) float32 in [0, 1]."""

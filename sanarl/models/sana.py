@@ -1,17 +1,17 @@
 """SANA (Xie et al., arXiv:2410.10629; SANA-1.5, arXiv:2501.18427) through its diffusers pipeline."""
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from diffusers import SanaPipeline
-from torch import Tensor, nn
+from torch import Tensor
 
 from sanarl.errors import UserError
+from sanarl.models.offload import Visitor
 from sanarl.types import Cond
 
 TIMESTEPS = 1000  # the transformer is conditioned on sigma in thousandths
+PROMPTS_AT_ONCE = 64
 
 
 class Sana:
@@ -39,10 +39,10 @@ class Sana:
         Raises:
             UserError: when the autoencoder cannot make pictures of this size.
         """
-        self.pipeline, self.device, self._offload = pipeline, device, offload
+        self.pipeline, self.device = pipeline, device
         self.transformer = pipeline.transformer.requires_grad_(False).eval().to(device)
-        for part in (pipeline.vae, pipeline.text_encoder):
-            part.requires_grad_(False).eval().to("cpu" if offload else device)
+        self._vae = Visitor(pipeline.vae, device, stays=not offload)
+        self._text_encoder = Visitor(pipeline.text_encoder, device, stays=not offload)
         self._max_prompt_length = max_prompt_length
         self._instruction = _default_instruction() if complex_human_instruction else None
         factor, channels = pipeline.vae_scale_factor, self.transformer.config.in_channels
@@ -56,48 +56,43 @@ class Sana:
         self.flow_shift = float(scheduler.get("flow_shift") or scheduler.get("shift") or 1.0)
         self._learned_sigma = self.transformer.config.out_channels == 2 * channels
 
-    @contextmanager
-    def _resident(self, part: nn.Module) -> Iterator[nn.Module]:
-        """``part`` on the device, and back on the CPU afterwards when offloading."""
-        part.to(self.device)
-        try:
-            yield part
-        finally:
-            if self._offload:
-                part.to("cpu")
-
     @torch.no_grad()
     def encode_prompts(self, prompts: list[str]) -> Cond:
         """Embed prompts, each distinct one once: B strings -> Cond of (B, L, D) and (B, L); B may be 0."""
         distinct = list(dict.fromkeys(prompts)) or [""]
         # The empty prompt, of guidance or of caption dropout, never carries the instruction.
         parts = [part for part in ([p for p in distinct if p], [p for p in distinct if not p]) if part]
-        with self._resident(self.pipeline.text_encoder):
+        with self._text_encoder.here():
             cond = Cond.cat([self._encode(part, self._instruction if part[0] else None) for part in parts])
         place = {prompt: row for row, prompt in enumerate(p for part in parts for p in part)}
         return cond[torch.tensor([place[prompt] for prompt in prompts], dtype=torch.int64)]
 
     def _encode(self, prompts: list[str], instruction: list[str] | None) -> Cond:
-        embeds, mask, _, _ = self.pipeline.encode_prompt(
-            prompts,
-            do_classifier_free_guidance=False,
-            device=self.device,
-            max_sequence_length=self._max_prompt_length,
-            complex_human_instruction=instruction,
-        )
-        return Cond(embeds, mask)
+        parts = []
+        for start in range(0, len(prompts), PROMPTS_AT_ONCE):
+            embeds, mask, _, _ = self.pipeline.encode_prompt(
+                prompts[start : start + PROMPTS_AT_ONCE],
+                do_classifier_free_guidance=False,
+                device=self.device,
+                max_sequence_length=self._max_prompt_length,
+                complex_human_instruction=instruction,
+            )
+            parts.append(Cond(embeds, mask))
+        return Cond.cat(parts)
 
     @torch.no_grad()
-    def encode_media(self, media: Tensor) -> Tensor:
+    def encode_media(self, media: Tensor, mini_batch: int) -> Tensor:
         """(B, 1, 3, H, W) in [0, 1] -> latents (B, C, H', W') float32, scaled by the autoencoder's scaling_factor."""
-        with self._resident(self.pipeline.vae) as vae:
-            pixels = (2 * media[:, 0] - 1).to(self.device, vae.dtype)
-            return vae.encode(pixels).latent.float() * vae.config.scaling_factor
+        with self._vae.here() as vae:
+            parts = [
+                vae.encode((2 * part[:, 0] - 1).to(self.device, vae.dtype)).latent for part in media.split(mini_batch)
+            ]
+            return torch.cat(parts).float() * vae.config.scaling_factor
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
         """Latents (B, C, H', W') -> media (B, 1, 3, H, W) float32 in [0, 1]."""
-        with self._resident(self.pipeline.vae) as vae:
+        with self._vae.here() as vae:
             pixels = vae.decode((latents / vae.config.scaling_factor).to(vae.dtype)).sample
         return (pixels.float() / 2 + 0.5).clamp(0, 1)[:, None]
 

@@ -143,7 +143,7 @@ def test_flow_matching_loss_written_out(policy):
     model, expected = policy.model, []
     for row in range(8):
         ids = IDS[row : row + 1]
-        x0 = model.encode_media(media()[row][None])
+        x0 = model.encode_media(media()[row][None], mini_batch=1)
         noise = draw.normal(ids, x0.shape[1:], *KEY, "noise")
         z = draw.normal(ids, (), *KEY, "sigma").double()
         t = torch.sigmoid(0.2 + z)

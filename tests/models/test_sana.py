@@ -157,7 +157,7 @@ def test_encoding_and_decoding_use_the_autoencoders_scale(make_sana):
     vae = model.pipeline.vae
     vae.register_to_config(scaling_factor=0.4)
     media = torch.rand(2, 1, 3, 32, 64, generator=torch.Generator().manual_seed(0))
-    latents = model.encode_media(media)
+    latents = model.encode_media(media, mini_batch=2)
     assert latents.shape == (2, *model.latent_shape) == (2, 4, 4, 8)
     with torch.no_grad():
         by_hand = vae.encode(2 * media[:, 0] - 1).latent
