@@ -179,6 +179,20 @@ def test_a_run_leaves_its_files(train):
     assert not any("partial" in name for name in names)
 
 
+def test_every_optimiser_step_has_draws_of_its_own(train, monkeypatch):
+    # Reference: (seed, step, number of the optimiser step) for 2 steps of 2 passes of 2 optimiser steps.
+    keys, terms = [], nft.terms
+    monkeypatch.setattr(nft, "terms", lambda *args: (keys.append(args[3]), terms(*args))[1])
+    train("nft", "train.train_policy.mu_iterations=2", "train.max_num_steps=2", "validation.enable=false")
+    assert keys == [(0, step, number) for step in (1, 2) for number in range(4)]
+
+
+def test_the_average_counts_optimiser_steps(train):
+    # Reference: by hand: of 8 optimiser steps in 4 rollouts, the third and the sixth count.
+    run = train("nft", "train.ema_update_step_interval=3", "validation.enable=false")
+    assert (run.state(4)["/progress/updates"], run.state(4)["/ema/count"]) == (8, 2)
+
+
 # ---- what must not go on
 
 
