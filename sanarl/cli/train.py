@@ -20,15 +20,18 @@ def train(
     resume: Annotated[
         str | None, typer.Option(help="auto, never, a run's folder or a checkpoint. Default: train.resume.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build everything, measure a step, print the plan; keep nothing.")
+    ] = False,
 ) -> None:
     """Train what a preset says. Exits with 130 after Ctrl-C and 143 after SIGTERM, with a checkpoint saved."""
     from sanarl.config import load
 
     loaded = load(config, set_ or ())  # before anything heavy is imported
 
-    from sanarl.train import launch
+    from sanarl.training import launch
 
-    raise typer.Exit(launch.main(loaded, dataset_module, nproc, resume))
+    raise typer.Exit(launch.main(loaded, dataset_module, nproc, resume, dry_run))
 
 
 def register(app: typer.Typer) -> None:

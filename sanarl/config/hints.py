@@ -102,7 +102,6 @@ HINTS: dict[str, Hint] = {
     "run_name": Hint(("logging.experiment_name",)),
     "num_checkpoint_limit": Hint(("train.ckpt.max_keep",)),
     "eval_freq": Hint(("validation.freq",)),
-    "max_hours": Hint(remark=f"a time limit is {_NOT_YET}; train.max_num_steps counts steps"),
     "prompt_fn": Hint((f"{_POLICY}.dataset.name",), "with a dataset module that reads those prompts"),
     "data": Hint((f"{_POLICY}.dataset",)),
 }

@@ -12,12 +12,12 @@ from sanarl.models.adapter import NAME
 from sanarl.models.policy import Policy
 
 
-def export(policy: Policy, values: Sequence[Tensor], folder: Path) -> None:
+def export(policy: Policy, values: Sequence[Tensor], folder: Path, card: str) -> None:
     """Write the policy with ``values`` into ``folder``, completely or not at all.
 
     With an adapter: ``pytorch_lora_weights.safetensors``, float32, keys prefixed ``transformer.`` and the adapter's
     configuration (rank, alpha) in its metadata, for ``pipe.load_lora_weights``. Without one: a pipeline folder in the
-    dtype of its parts, for ``from_pretrained``.
+    dtype of its parts, for ``from_pretrained``. ``card`` becomes README.md.
 
     Raises:
         UserError: when the disk does not take it.
@@ -25,6 +25,7 @@ def export(policy: Policy, values: Sequence[Tensor], folder: Path) -> None:
     try:
         with complete_folder(folder) as partial:
             _write(policy, values, partial)
+            (partial / "README.md").write_text(card, encoding="utf-8")
     except Exception as error:
         # safetensors and tokenizers are written in Rust and report a full disk with exceptions of their own.
         if not isinstance(error, OSError) and "(os error " not in str(error):

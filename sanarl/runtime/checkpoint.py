@@ -44,6 +44,15 @@ def snapshot(state: Mapping[str, Stateful]) -> dict[str, Any]:
     return {name: copied(part.state_dict()) for name, part in state.items()}
 
 
+def num_bytes(saved: Any) -> int:
+    """Bytes that the tensors of a snapshot take, on the disk as in memory."""
+    if isinstance(saved, Tensor):
+        return saved.numel() * saved.element_size()
+    if isinstance(saved, Mapping):
+        return sum(num_bytes(item) for item in saved.values())
+    return sum(num_bytes(item) for item in saved) if isinstance(saved, list | tuple) else 0
+
+
 def write(folder: Path, step: int, identity: str, saved: Mapping[str, Any]) -> Path:
     """Write a snapshot to ``folder/step_N``, completely or not at all.
 

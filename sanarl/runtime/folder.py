@@ -4,9 +4,42 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sanarl.errors import UserError
 from sanarl.runtime import checkpoint
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What tells whether one run may continue another."""
+
+    digest: str
+    """Equal for configurations that may continue each other."""
+    resolved: dict[str, Any]
+    """The whole configuration, as tables."""
+    fixed: frozenset[str]
+    """Key paths that must not change."""
+
+    def differences(self, other: dict[str, Any]) -> tuple[list[str], list[str]]:
+        """Lines ``key: was -> is`` against another run's values: those that must not be, and those that may."""
+        mine = _leaves(self.resolved, "")
+        lines: dict[bool, list[str]] = {True: [], False: []}
+        for key in sorted(mine.keys() | other.keys()):
+            was, now = (json.dumps(values.get(key), ensure_ascii=False) for values in (other, mine))
+            if was != now:
+                lines[key in self.fixed].append(f"{key}: {was} -> {now}")
+        return lines[True], lines[False]
+
+
+def _leaves(node: Any, prefix: str) -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for name, value in node.items():
+        if isinstance(value, dict) and value:
+            leaves |= _leaves(value, f"{prefix}{name}.")
+        else:
+            leaves[f"{prefix}{name}"] = value
+    return leaves
 
 
 @dataclass(frozen=True)
@@ -40,21 +73,24 @@ class RunFolder:
         """``log.txt``."""
         return self.path / "log.txt"
 
-    def write_config(self, text: str, resolved: dict, identity: str) -> None:
+    def write_config(self, text: str, identity: Identity) -> None:
         """Write the configuration as given and as resolved."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "config.toml").write_text(text, encoding="utf-8")
-            document = json.dumps({"identity": identity, "config": resolved}, indent=1, ensure_ascii=False)
+            document = json.dumps(
+                {"identity": identity.digest, "config": identity.resolved}, indent=1, ensure_ascii=False
+            )
             (self.path / "config.json").write_text(document + "\n", encoding="utf-8")
         except OSError as error:
             raise UserError(f"train.output_dir: {self.path} cannot be written: {error}") from error
 
-    def identity(self) -> str | None:
-        """Identity of the configuration that the run was made with; None when it cannot be told."""
+    def saved_config(self) -> tuple[str, dict[str, Any]] | None:
+        """Identity and resolved values of the configuration that the run was made with; None when unreadable."""
         try:
-            return json.loads((self.path / "config.json").read_text(encoding="utf-8"))["identity"]
-        except (OSError, ValueError, KeyError, TypeError):
+            document = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+            return document["identity"], _leaves(document["config"], "")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def cut_metrics(self, step: int) -> None:
@@ -71,6 +107,16 @@ class RunFolder:
         self.metrics.write_text("".join(kept), encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class Found:
+    """A run to go on with."""
+
+    folder: RunFolder
+    checkpoint: Path
+    changes: list[str]
+    """What differs in its configuration, of what may."""
+
+
 def new(output_dir: str) -> RunFolder:
     """A folder that does not exist yet, named by the time."""
     stem = time.strftime("%Y%m%d-%H%M%S")
@@ -81,7 +127,7 @@ def new(output_dir: str) -> RunFolder:
     raise UserError(f"train.output_dir: no free name below {output_dir}")
 
 
-def find(output_dir: str, identity: str, resume: str) -> tuple[RunFolder, Path] | None:
+def find(output_dir: str, identity: Identity, resume: str) -> Found | None:
     """The run to go on with and its checkpoint.
 
     Args:
@@ -94,15 +140,21 @@ def find(output_dir: str, identity: str, resume: str) -> tuple[RunFolder, Path] 
         None to start anew.
 
     Raises:
-        UserError: when ``resume`` is a path without a checkpoint, or of a run with another configuration.
+        UserError: when ``resume`` is a path without a checkpoint, or of a run whose configuration differs in what
+            must not change; the differences are listed.
     """
     if resume == "never":
         return None
     if resume == "auto":
         runs = [RunFolder(p.parent) for p in Path(output_dir).glob("*/config.json")]
-        runs = [run for run in runs if run.identity() == identity]
-        newest = [(run, path) for run in runs for path in checkpoint.complete(run.checkpoints)[-1:]]
-        return max(newest, key=lambda found: (found[1].stat().st_mtime, found[0].path.name), default=None)
+        saved = [(run, run.saved_config()) for run in runs]
+        newest = [
+            Found(run, path, identity.differences(config[1])[1])
+            for run, config in saved
+            if config is not None and config[0] == identity.digest
+            for path in checkpoint.complete(run.checkpoints)[-1:]
+        ]
+        return max(newest, key=lambda found: (found.checkpoint.stat().st_mtime, found.folder.path.name), default=None)
     path = Path(resume)
     if path.parent.name == "checkpoints":
         run, found = RunFolder(path.parent.parent), [path] if path.is_dir() else []
@@ -110,9 +162,14 @@ def find(output_dir: str, identity: str, resume: str) -> tuple[RunFolder, Path] 
         run, found = RunFolder(path), checkpoint.complete(path / "checkpoints")
     if not found:
         raise UserError(f"--resume {resume}: no checkpoint there; expected a run's folder or RUN/checkpoints/step_N")
-    if run.identity() not in (identity, None):
+    config = run.saved_config()
+    if config is None:
+        raise UserError(f"--resume {resume}: {run.path / 'config.json'} cannot be read, so its settings are unknown")
+    must_not, may = identity.differences(config[1])
+    if must_not:
+        listed = "\n".join(f"  {line}" for line in must_not)
         raise UserError(
-            f"--resume {resume}: that run was made with another configuration ({run.path / 'config.json'}). "
-            "What may change is listed in docs/config.md; start anew with --resume never"
+            f"--resume {resume}: that run was made with other settings (then -> now):\n{listed}\n"
+            "  these must not change within a run; put them back, or start anew with --resume never"
         )
-    return run, found[-1]
+    return Found(run, found[-1], may)

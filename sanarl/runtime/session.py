@@ -1,14 +1,16 @@
 """One run: its folder, its ranks, what it says, and when it saves. Knows nothing about models or algorithms."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sanarl.errors import UserError
 from sanarl.files import remove_partial
 from sanarl.runtime import checkpoint
 from sanarl.runtime.checkpoint import Stateful
@@ -30,6 +32,8 @@ class Saving:
     at_exit: bool
     beside: bool
     """Write checkpoints in a thread of their own while training goes on."""
+    max_hours: float | None
+    """End after this time, with a checkpoint."""
 
 
 @dataclass
@@ -38,14 +42,30 @@ class Progress:
 
     step: int = 0
     updates: int = 0
+    first_reward: float | None = None
+    """Held-out reward of the first evaluation."""
+    best_reward: float | None = None
+    """Highest held-out reward so far, and the step it was reached at."""
+    best_step: int = 0
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"step": self.step, "updates": self.updates}
+        return asdict(self)
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what a checkpoint kept."""
-        self.step, self.updates = state["step"], state["updates"]
+        for name in asdict(self):
+            setattr(self, name, state[name])
+
+    def rewarded(self, reward: float, step: int) -> bool:
+        """Take note of a held-out reward after ``step``; whether it is the best so far and not the first."""
+        first = self.first_reward is None
+        if first:
+            self.first_reward = reward
+        if self.best_reward is not None and reward <= self.best_reward:
+            return False
+        self.best_reward, self.best_step = reward, step
+        return not first
 
 
 class Session:
@@ -70,15 +90,22 @@ class Session:
         self._state: dict[str, Stateful] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
+        self._needed = 0
 
     # ---- steps
 
-    def begin(self, state: dict[str, Stateful], resume_from: Path | None) -> None:
+    def begin(self, state: dict[str, Stateful], resume_from: Path | None, save_bytes: int) -> None:
         """Take charge of everything that a checkpoint holds, and load it from one when given.
 
+        Args:
+            state: what a checkpoint keeps, by name.
+            resume_from: a checkpoint.
+            save_bytes: space that a checkpoint and an export take together, about.
+
         Raises:
-            UserError: when the checkpoint cannot be used.
+            UserError: when the checkpoint cannot be used, or the disk has no room for one.
         """
+        self._needed = save_bytes
         self._state = {"progress": self.progress, **state}
         if resume_from is not None:
             checkpoint.restore(resume_from, self._identity, self._state)
@@ -89,6 +116,7 @@ class Session:
                 remove_partial(parent)
                 for path in checkpoint.set_aside(parent, self.progress.step):
                     self.console.line(f"saved after step {self.progress.step}, set aside: {path}")
+            self._check_room()
         self.world.barrier()
 
     def steps(self, export: Callable[[Path], None]) -> Iterator[int]:
@@ -100,17 +128,44 @@ class Session:
         Raises:
             UserError: when the disk takes no more.
         """
+        hours = self._saving.max_hours
+        end = time.monotonic() + 3600 * hours if hours is not None else float("inf")
         with self.signals:
             while self.progress.step < self.total:
                 yield self.progress.step + 1
                 self.progress.step += 1
-                stop = self.world.agree(self.signals.stop is not None)
+                stop = self.world.agree(self.signals.stop is not None or time.monotonic() >= end)
                 self._save_if_due(export, stop)
                 if stop:
                     self._wait_for_writer()
-                    name = self.signals.stop.name if self.signals.stop else "a signal on another rank"
-                    self.console.line(f"stopped by {name} after step {self.progress.step}")
+                    self.console.line(f"{self._stop_reason()} after step {self.progress.step} of {self.total}")
                     return
+
+    def _stop_reason(self) -> str:
+        if self.signals.stop is not None:
+            return f"stopped by {self.signals.stop.name}"
+        return f"stopped by train.max_hours = {self._saving.max_hours} or a signal on another rank"
+
+    def room(self) -> tuple[int, int]:
+        """Bytes that the next save takes, about, and bytes that the disk has free."""
+        place = self.folder.path
+        while not place.exists():
+            place = place.absolute().parent
+        return self._needed, shutil.disk_usage(place).free
+
+    def _check_room(self) -> None:
+        """Tell before it happens that the disk will not hold the next save.
+
+        Raises:
+            UserError: with what is needed and what is free; nothing was written.
+        """
+        needed, free = self.room()
+        if self._saving.enabled and free < needed:
+            raise UserError(
+                f"{self.folder.path}: the next checkpoint and export take about {needed / 1e9:.2f} GB and the disk has "
+                f"{free / 1e9:.2f} GB free; make room, lower train.ckpt.max_keep, or move train.output_dir. "
+                f"What was saved before is untouched; go on with --resume auto"
+            )
 
     def _save_if_due(self, export: Callable[[Path], None], stop: bool) -> None:
         step, saving = self.progress.step, self._saving
@@ -121,12 +176,27 @@ class Session:
             return
         if self.world.main:
             self._wait_for_writer()
+            self._check_room()
             self._writing = self._writer.submit(self._write, step, checkpoint.snapshot(self._state))
             if saving.export:
                 export(self.folder.exports / f"step_{step}")
                 checkpoint.prune(self.folder.exports, saving.max_keep)
             if not saving.beside or stop or step == self.total:
                 self._wait_for_writer()
+            elif self.room()[1] < 2 * self._needed:
+                self.console.line("warning: the disk is nearly full; the checkpoint after this one may not fit")
+        self.world.barrier()
+
+    @property
+    def exporting(self) -> bool:
+        """Whether exports are written."""
+        return self._saving.enabled and self._saving.export
+
+    def export(self, export: Callable[[Path], None], folder: Path) -> None:
+        """Let the main rank write an export."""
+        if self.world.main:
+            self._check_room()
+            export(folder)
         self.world.barrier()
 
     def _write(self, step: int, saved: dict[str, Any]) -> None:

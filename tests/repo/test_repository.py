@@ -26,7 +26,7 @@ def test_every_module_imports(name):
 
 
 def test_there_are_modules_to_import():
-    assert {"sanarl.train.rl", "sanarl.models.sana", "sanarl.maths.nft", "sanarl.cli"} <= set(MODULES)
+    assert {"sanarl.training.rl", "sanarl.models.sana", "sanarl.maths.nft", "sanarl.cli"} <= set(MODULES)
 
 
 def test_datasets_holds_no_python():

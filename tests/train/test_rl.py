@@ -14,7 +14,7 @@ from sanarl.rollout.collect import collect
 from sanarl.rollout.generate import Sampler
 from sanarl.runtime.step import StepGuard, optimise
 from sanarl.runtime.world import World
-from sanarl.train import build, rl, settings
+from sanarl.training import build, rl, settings
 from sanarl.types import Cond, Rollout
 
 SETUP = rl.Setup(
@@ -157,7 +157,7 @@ def test_a_step_taken_apart(train, tmp_path):
     checkpoint = run.folder / "checkpoints" / "step_2" / "state.pt"
     policy.load_state_dict(torch.load(checkpoint, weights_only=True)["policy"])
     setup = settings.rl_setup(config, model.flow_shift)
-    loader = build._loader(config, load_module("sanarl.datasets.shapes").train(config), 0, None)
+    loader = Loader(load_module("sanarl.datasets.shapes").train(config), 0, True, 0, None, config.prompts_per_step)
     request, groups = rl.ask(loader, 3, World(), setup)
 
     def rewards_under(manager):

@@ -6,7 +6,7 @@ from sanarl.config import load
 from sanarl.data.order import picks
 from sanarl.datasets.shapes import get_dataset
 from sanarl.models.load import load_model
-from sanarl.train import build, settings
+from sanarl.training import build, settings
 
 
 def test_a_step_taken_apart(train, tmp_path):

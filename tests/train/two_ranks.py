@@ -24,9 +24,9 @@ def rank(number, port, file, resume):
         RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
     from sanarl.config import load
-    from sanarl.train import build
+    from sanarl.training import run
 
-    return build.run(load(file), None, resume)
+    return run.run(load(file), None, resume).exit_code
 
 
 def main(*cases):
@@ -35,7 +35,7 @@ def main(*cases):
     import torch
 
     import sanarl.models.sana
-    import sanarl.train.build  # noqa: F401
+    import sanarl.training.build  # noqa: F401
 
     torch.set_num_threads(1)
     for file, resume in zip(cases[::2], cases[1::2], strict=True):

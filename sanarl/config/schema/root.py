@@ -24,6 +24,7 @@ MAY_CHANGE = (
     "validation",
     "train.ckpt",
     "train.epoch",
+    "train.max_hours",
     "train.max_num_steps",
     "train.max_skipped_steps",
     "train.optm_lr",

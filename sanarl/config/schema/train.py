@@ -143,6 +143,8 @@ class Train(Table):
     """Passes over the data."""
     max_num_steps: Count | None = None
     """Stop after this many steps, whatever epoch says."""
+    max_hours: Annotated[float, Field(gt=0, le=10_000)] | None = None
+    """Stop after this many hours with a checkpoint, to go on later."""
     max_skipped_steps: Count = 5
     """Stop after this many steps in a row whose gradients were not finite."""
     seed: Seed = 0

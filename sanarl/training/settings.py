@@ -9,8 +9,8 @@ from sanarl.models.adapter import LoraSettings
 from sanarl.rollout.generate import Sampler
 from sanarl.runtime.optim import OptimSettings
 from sanarl.runtime.session import Saving
-from sanarl.train import rl
-from sanarl.train import sft as sft_loop
+from sanarl.training import rl
+from sanarl.training import sft as sft_loop
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SCORING_DEADLINE_S = 600.0
@@ -74,6 +74,7 @@ def saving(config: Config, num_items: int) -> Saving:
         export=ckpt.export_safetensors,
         at_exit=config.train.save_ckpt_at_exit,
         beside=ckpt.save_mode == "async",
+        max_hours=config.train.max_hours,
     )
 
 

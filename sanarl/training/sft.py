@@ -9,7 +9,7 @@ import torch
 
 from sanarl.algorithms import sft
 from sanarl.data.loading import Loader
-from sanarl.train.job import Job
+from sanarl.training.job import Job
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from sanarl.rollout.collect import Collected, Request, collect, picture_statisti
 from sanarl.rollout.evaluate import gather_scores, gather_thumbnails
 from sanarl.rollout.generate import Sampler
 from sanarl.runtime.world import World
-from sanarl.train.job import Job
+from sanarl.training.job import Job
 from sanarl.types import Term
 
 

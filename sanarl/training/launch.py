@@ -9,18 +9,22 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from sanarl.config import Loaded
 from sanarl.errors import UserError
-from sanarl.train import build
+from sanarl.training import run
+from sanarl.training.build import refuse_unsupported
 
 
-def main(loaded: Loaded, dataset_module: str | None, nproc: str | None, resume: str | None) -> int:
+def main(
+    loaded: Loaded, dataset_module: str | None, nproc: str | None, resume: str | None, dry_run: bool = False
+) -> int:
     """Train on as many processes as asked for.
 
     Args:
         loaded: the configuration.
-        dataset_module: see ``build.run``.
+        dataset_module: see ``run.run``.
         nproc: a number, or ``auto`` for one process a GPU; None: NPROC_PER_NODE, else 1. Ignored under torchrun,
             which has started the ranks already.
-        resume: see ``build.run``.
+        resume: see ``run.run``.
+        dry_run: see ``run.run``.
 
     Returns:
         The exit code.
@@ -29,11 +33,11 @@ def main(loaded: Loaded, dataset_module: str | None, nproc: str | None, resume: 
         UserError: for whatever the user can mend.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return build.run(loaded, dataset_module, resume)
+        return run.run(loaded, dataset_module, resume, dry_run).exit_code
     count = processes(nproc)
     if count == 1:
-        return build.run(loaded, dataset_module, resume)
-    build.refuse_unsupported(loaded.config)
+        return run.run(loaded, dataset_module, resume, dry_run).exit_code
+    refuse_unsupported(loaded.config)
     launch = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

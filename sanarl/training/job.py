@@ -13,6 +13,7 @@ from sanarl.runtime.checkpoint import Stateful
 from sanarl.runtime.optim import Ema, OptimSettings
 from sanarl.runtime.session import Session
 from sanarl.runtime.step import StepGuard, optimise
+from sanarl.training.card import Card
 from sanarl.types import Term
 
 
@@ -30,6 +31,8 @@ class Job:
     held_out: HeldOut | None
     eval_every: int
     eval_first: bool
+    card: Card
+    last_reward: float | None = field(default=None, init=False)
     before: Evaluated | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -86,7 +89,16 @@ class Job:
             found = evaluate(self.policy, self.held_out, session.world)
         if session.world.main:
             self._write_sheets(found, step, last)
+        if "eval/reward" in found.metrics:
+            self._rewarded(step, found.metrics["eval/reward"])
         return found.metrics
+
+    def _rewarded(self, step: int, reward: float) -> None:
+        """Remember a held-out reward, and export the values that reached it when they are the best so far."""
+        session, progress = self.session, self.session.progress
+        self.last_reward = reward
+        if progress.rewarded(reward, step) and session.exporting:
+            session.export(lambda folder: self.export(folder, step), session.folder.exports / "best")
 
     def _write_sheets(self, found: Evaluated, step: int, last: bool) -> None:
         folder = self.session.folder.samples
@@ -103,7 +115,9 @@ class Job:
             preview.sheet(pairs, folder / "before_after.png")
             self.session.console.line(f"before and after, from the same noise: {folder / 'before_after.png'}")
 
-    def export(self, folder: Path) -> None:
-        """Write what diffusers loads."""
-        export(self.policy, self.shown_values, folder)
+    def export(self, folder: Path, step: int | None = None) -> None:
+        """Write what diffusers loads, with a card; ``step`` when the session does not count it as done yet."""
+        progress = self.session.progress
+        text = self.card.text(progress.step if step is None else step, progress, self.last_reward)
+        export(self.policy, self.shown_values, folder, text)
         self.session.console.line(f"exported {folder}")

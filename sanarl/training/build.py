@@ -1,0 +1,216 @@
+"""From a configuration to the objects of a run: dataset, model, policy, rewards, held-out set, job."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from sanarl.config import Config
+from sanarl.data.loading import Loader
+from sanarl.data.module import DatasetModule
+from sanarl.data.module import load as load_module
+from sanarl.errors import UserError
+from sanarl.models.adapter import add_adapter, read_adapter
+from sanarl.models.base import FlowModel
+from sanarl.models.load import ModelSettings, load_model
+from sanarl.models.policy import Policy
+from sanarl.rewards import build as build_rewards
+from sanarl.rewards.local import Scoring
+from sanarl.rollout.evaluate import HeldOut
+from sanarl.runtime.optim import Ema
+from sanarl.runtime.session import Session
+from sanarl.runtime.step import StepGuard
+from sanarl.runtime.world import World
+from sanarl.training import settings
+from sanarl.training.card import Card
+from sanarl.training.job import Job
+
+DEFAULT_MODULES = {"sft": "sanarl.datasets.diffusers_dataset", "grpo": "sanarl.datasets.diffusion_nft"}
+SHAPES = "sanarl.datasets.shapes"
+
+Names = tuple[tuple[str, float], ...]
+
+
+def refuse_unsupported(config: Config) -> None:
+    """Say what a valid configuration asks for that this version does not do.
+
+    Raises:
+        UserError: listing all of it.
+    """
+    faults = []
+    if config.family == "sd3":
+        faults.append(
+            f"policy.model_name_or_path: {config.policy.model_name_or_path} is a Stable Diffusion 3 model; "
+            "that family is not there yet, SANA is"
+        )
+    if config.policy.diffusers.is_video:
+        faults.append("policy.diffusers.is_video: true; video is not there yet, images are")
+    for key, policy in (("train.train_policy", config.train.train_policy), ("validation", config.validation)):
+        if getattr(policy, "use_remote_reward", None):
+            faults.append(
+                f"{key}.use_remote_reward: true; the client of reward services is not there yet; "
+                f"name rewards of this process in {key}.reward_function"
+            )
+    if faults:
+        raise UserError("this version cannot train that preset:\n" + "\n".join(f"  {fault}" for fault in faults))
+
+
+@dataclass
+class Parts:
+    """What a run is made of, before anything is written. Enter it to have its threads ended."""
+
+    config: Config
+    module: DatasetModule
+    dataset: Sequence[Any]
+    world: World
+    model: FlowModel
+    policy: Policy
+    rewards: dict[Names, Scoring]
+    held_out: HeldOut | None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for scoring in self.rewards.values():
+            scoring.close()
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the run."""
+        return settings.total_steps(self.config, len(self.dataset))
+
+    @property
+    def training_rewards(self) -> Scoring:
+        """What scores rollouts."""
+        return self.rewards[_training_rewards(self.config)]
+
+    def loader(self) -> Loader:
+        """The items of a step, in the order that the configuration asks for."""
+        policy = self.config.train.train_policy
+        workers = getattr(policy, "dataloader_num_workers", 0)
+        prefetch = getattr(policy, "dataloader_prefetch_factor", None)
+        stride = settings.items_per_step(self.config)
+        return Loader(self.dataset, policy.dataloader_seed, policy.dataloader_shuffle, workers, prefetch, stride)
+
+    def job(self, session: Session) -> Job:
+        """The policy in training, with everything that acts on it."""
+        config, train = self.config, self.config.train
+        updates = session.total * (config.updates_per_rollout if config.task == "nft" else 1)
+        return Job(
+            policy=self.policy,
+            session=session,
+            optim_settings=settings.optim_settings(config, updates),
+            total_updates=updates,
+            grad_clip=train.optm_grad_norm_clip,
+            guard=StepGuard(train.max_skipped_steps),
+            ema=Ema(self.policy.masters, train.ema_decay, train.ema_update_step_interval) if train.ema_enable else None,
+            held_out=self.held_out,
+            eval_every=config.validation.freq,
+            eval_first=config.validation.val_before_train,
+            card=Card(config, self.model.flow_shift),
+        )
+
+
+def parts(config: Config, dataset_module: str | None, world: World) -> Parts:
+    """Build everything; cheap faults are found before the model is loaded.
+
+    Raises:
+        UserError: for whatever the user can mend.
+    """
+    refuse_unsupported(config)
+    module = load_module(dataset_module or default_module(config))
+    dataset = module.train(config)
+    settings.total_steps(config, len(dataset))
+    prompts = _validation_items(config, module)
+    evaluated = _evaluation_rewards(config)
+    rewards = {names: Scoring(build_rewards(dict(names))) for names in {_training_rewards(config), evaluated} if names}
+    try:
+        model = load_model(_model_settings(config), world.device)
+        policy = build_policy(config, model)
+        held_out = _held_out(config, prompts, model, rewards.get(evaluated))
+    except BaseException:
+        for scoring in rewards.values():
+            scoring.close()
+        raise
+    return Parts(config, module, dataset, world, model, policy, rewards, held_out)
+
+
+def default_module(config: Config) -> str:
+    """The dataset module for a command line that names none."""
+    policy = config.train.train_policy
+    return SHAPES if policy.dataset.name == "shapes" else DEFAULT_MODULES[policy.type]
+
+
+def _training_rewards(config: Config) -> Names:
+    return tuple(sorted(config.grpo.reward_function.items())) if config.task == "nft" else ()
+
+
+def _evaluation_rewards(config: Config) -> Names:
+    if not config.validation.enable:
+        return ()
+    return tuple(sorted(config.validation.reward_function.items())) or _training_rewards(config)
+
+
+def _model_settings(config: Config) -> ModelSettings:
+    policy, diffusers = config.policy, config.policy.diffusers
+    return ModelSettings(
+        name_or_path=policy.model_name_or_path,
+        revision=policy.model_revision,
+        transformer_dtype=settings.DTYPES[config.train.param_dtype],
+        other_dtype=settings.DTYPES[diffusers.dtype],
+        size=diffusers.inference_size,
+        max_prompt_length=diffusers.max_prompt_length,
+        complex_human_instruction=diffusers.complex_human_instruction,
+        offload=diffusers.offload,
+        gradient_checkpointing=policy.model_gradient_checkpointing,
+    )
+
+
+def build_policy(config: Config, model: FlowModel) -> Policy:
+    """The policy that [policy.lora] asks for: an adapter from scratch or from a file, or the whole transformer."""
+    transformer, lora = model.transformer, config.policy.lora
+    if lora is None:
+        transformer.requires_grad_(True)
+        start = {name: p.detach() for name, p in transformer.named_parameters()}
+    else:
+        slot = settings.lora_settings(config)
+        start = add_adapter(transformer, slot, config.train.seed)
+        if lora.lora_path is not None:
+            start = read_adapter(Path(lora.lora_path), transformer, slot)
+    master_dtype = settings.DTYPES[config.train.master_dtype]
+    return Policy(model, start, master_dtype, kept_sets=config.task == "nft")
+
+
+def _validation_items(config: Config, module: DatasetModule) -> list[Any]:
+    """The first ``validation.num_prompts`` held-out items; none when validation is off."""
+    validation = config.validation
+    if not validation.enable:
+        return []
+    items = module.validation(config)
+    if items is None:
+        raise UserError(
+            f"validation.enable: true, but {module.name} has no get_val_dataset(config); "
+            "add one, or set validation.enable = false"
+        )
+    return [items[i] for i in range(min(len(items), validation.num_prompts or len(items)))]
+
+
+def _held_out(config: Config, chosen: list[Any], model: FlowModel, scoring: Scoring | None) -> HeldOut | None:
+    """What [validation] asks for; None when it is off."""
+    validation, sample = config.validation, config.policy.diffusers.sample
+    if not validation.enable:
+        return None
+    if config.task == "nft":
+        steps, at_once = sample.eval_num_steps, config.rollout.n_generation_mini_batch or config.rollout.n_generation
+    else:
+        steps, at_once = sample.num_steps, config.sft.mini_batch
+    return HeldOut(
+        prompts=[item["prompt"] for item in chosen],
+        metadata=[item["metadata"] for item in chosen],
+        num_samples=validation.n_generation,
+        sampler=settings.sampler(config, model.flow_shift, steps, validation.batch_size or at_once),
+        key=(config.train.seed, "eval"),
+        scoring=scoring,
+        deadline_s=settings.SCORING_DEADLINE_S,
+    )

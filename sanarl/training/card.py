@@ -1,0 +1,96 @@
+"""The model card that goes with an export."""
+
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from sanarl import __version__
+from sanarl.config import Config
+from sanarl.runtime.session import Progress
+
+PACKAGES = ("torch", "diffusers", "transformers", "peft")
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a card says of a run, before it is known how far the run has come."""
+
+    config: Config
+    flow_shift: float
+
+    def text(self, step: int, progress: Progress, last_reward: float | None) -> str:
+        """The card as Markdown with the hub's front matter.
+
+        Args:
+            step: steps taken.
+            progress: optimiser updates, first held-out reward.
+            last_reward: held-out reward of the last evaluation.
+        """
+        config = self.config
+        base = config.policy.model_name_or_path
+        lora = config.policy.lora
+        tags = ["sanarl", "text-to-image", *(["lora"] if lora is not None else [])]
+        rows = [
+            ("task", config.task),
+            ("base model", base),
+            ("steps, optimiser updates", f"{step}, {progress.updates}"),
+            ("learning rate", f"{config.train.optm_lr:g}"),
+            ("samples a step", str(config.samples_per_step)),
+            ("precision", f"{config.train.param_dtype} compute, {config.train.master_dtype} masters"),
+            ("weights", "moving average" if config.train.ema_enable else "last step"),
+        ]
+        if lora is not None:
+            rows.append(("adapter", f"rank {lora.r}, alpha {lora.lora_alpha:g}"))
+        if config.task == "nft":
+            rewards = ", ".join(f"{name} x {weight:g}" for name, weight in config.grpo.reward_function.items())
+            rows += [("rewards", rewards), ("nft_beta", f"{config.policy.diffusers.nft_beta:g}")]
+            rows.append(("kl_beta", f"{config.grpo.kl_beta:g}"))
+        if progress.first_reward is not None and last_reward is not None:
+            rows.append(
+                ("held-out reward, first and last evaluation", f"{progress.first_reward:.4f}, {last_reward:.4f}")
+            )
+        rows.append(("made with", ", ".join([f"sanarl {__version__}", *(f"{p} {version(p)}" for p in PACKAGES)])))
+        table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+        return (
+            f"---\nlibrary_name: diffusers\nbase_model: {base}\nlicense: {self._licence}\n"
+            f"tags: [{', '.join(tags)}]\n---\n"
+            f"# {base}, post-trained with sanarl\n\n| | |\n|---|---|\n{table}\n\n"
+            f"{self._licence_note}\n\n## Load\n```python\n{self._example()}```\n"
+        )
+
+    @property
+    def _licence(self) -> str:
+        return "apache-2.0" if self.config.is_tiny else "other"
+
+    @property
+    def _licence_note(self) -> str:
+        if self.config.is_tiny:
+            return "Licence: Apache-2.0, as the base model."
+        return "Licence: these weights derive from the base model, and its licence applies to them."
+
+    def _example(self) -> str:
+        """Code that loads the export and samples as the trainer did."""
+        config = self.config
+        diffusers, sample = config.policy.diffusers, config.policy.diffusers.sample
+        steps = sample.eval_num_steps if config.task == "nft" else sample.num_steps
+        height, width = diffusers.inference_size
+        base = config.policy.model_name_or_path
+        if config.policy.lora is None:
+            load = 'from diffusers import SanaPipeline\n\npipe = SanaPipeline.from_pretrained("PATH")\n'
+        elif config.is_tiny:
+            load = (
+                "from sanarl.models.tiny import load_pipeline\n\n"
+                f'pipe = load_pipeline("{base}")\npipe.load_lora_weights("PATH")\n'
+            )
+        else:
+            load = (
+                "import torch\nfrom diffusers import SanaPipeline\n\n"
+                f'pipe = SanaPipeline.from_pretrained("{base}", dtype=torch.bfloat16)\npipe.load_lora_weights("PATH")\n'
+            )
+        instruction = "" if diffusers.complex_human_instruction else "complex_human_instruction=None, "
+        shift = self.flow_shift if sample.flow_shift is None else sample.flow_shift
+        return load + (
+            f"# Trained and evaluated with {sample.solver} steps at shift {shift:g}.\n"
+            f'pipe("a prompt", height={height}, width={width}, num_inference_steps={steps}, '
+            f"guidance_scale={sample.guidance_scale:g},\n     max_sequence_length={diffusers.max_prompt_length}, "
+            f'{instruction}use_resolution_binning=False).images[0].save("picture.png")\n'
+        )

@@ -1,0 +1,90 @@
+"""What a run will do and take, in words."""
+
+import json
+import shutil
+from pathlib import Path
+
+from sanarl.runtime import checkpoint
+from sanarl.training import settings
+from sanarl.training.build import Parts
+from sanarl.training.job import Job
+
+
+def overview(made: Parts, total: int) -> list[str]:
+    """Model, trained share, data, steps, batch."""
+    config, world, policy = made.config, made.world, made.policy
+    trained = sum(m.numel() for m in policy.masters)
+    whole = sum(p.numel() for p in policy.model.transformer.parameters())
+    if config.task == "nft":
+        what = (
+            f"{config.prompts_per_step} prompts x {config.rollout.n_generation} samples a rollout, "
+            f"{config.updates_per_rollout} optimiser step(s) each"
+        )
+    else:
+        what = f"{config.samples_per_step} samples a step"
+    lines = [
+        f"{config.task} of {config.policy.model_name_or_path}: {trained:,} of {whole:,} transformer parameters "
+        f"({trained / whole:.2%}) are trained, on {world.size} x {world.device.type}",
+        f"{len(made.dataset)} items, {total} steps, {what}",
+    ]
+    if config.gpus != world.size:
+        lines.append(
+            f"the preset is written for {config.gpus} GPU(s) and runs on {world.size} rank(s): "
+            "the same numbers, another duration"
+        )
+    if not config.train.ckpt.enable_checkpoint:
+        lines.append("train.ckpt.enable_checkpoint = false: neither checkpoints nor exports will be written")
+    return lines
+
+
+def save_bytes(made: Parts, job: Job) -> int:
+    """Bytes of a checkpoint and an export together, about: all value sets, two moments, the export's values.
+
+    Before the first step the optimiser has no moments yet, so they are counted by what they will be.
+    """
+    trained = checkpoint.num_bytes([m.detach() for m in job.policy.masters])
+    moments = 2 * trained
+    others = sum(checkpoint.num_bytes(part.state_dict()) for name, part in job.state().items() if name != "optimizer")
+    if not made.config.train.ckpt.export_safetensors:
+        return moments + others
+    if made.config.policy.lora is not None:
+        return moments + others + trained
+    pipeline = made.model.pipeline
+    modules = (pipeline.transformer, pipeline.vae, pipeline.text_encoder)
+    return moments + others + sum(checkpoint.num_bytes(list(module.state_dict().values())) for module in modules)
+
+
+def seconds_per_step(metrics: Path) -> float:
+    """Seconds of the last measured step."""
+    return json.loads(metrics.read_text(encoding="utf-8").splitlines()[-1])["time/step"]
+
+
+def costs(made: Parts, seconds: float, save_bytes_: int) -> list[str]:
+    """Time and disk that the whole run takes, from one measured step."""
+    config = made.config
+    total = made.total_steps
+    lines = [f"a step took {seconds:.2f} s here, so {total} steps take about {_duration(seconds * total)}"]
+    if made.held_out is not None:
+        count = total // config.validation.freq + config.validation.val_before_train
+        lines[0] += f", and {count} evaluation(s) of {len(made.held_out)} samples come on top"
+    saving = settings.saving(config, len(made.dataset))
+    if saving.enabled:
+        saves = -(-total // saving.every)
+        kept = saves if saving.max_keep <= 0 else min(saves, saving.max_keep)
+        place = Path(config.train.output_dir).absolute()
+        while not place.exists():
+            place = place.parent
+        free = shutil.disk_usage(place).free
+        needed = (kept + 1) * save_bytes_
+        verdict = "enough" if needed < free else "NOT ENOUGH"
+        lines.append(
+            f"a save takes about {save_bytes_ / 1e9:.3f} GB; {kept} kept and one being written: {needed / 1e9:.3f} GB "
+            f"of {free / 1e9:.1f} GB free: {verdict}"
+        )
+    return lines
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,154 @@
+"""One run on this rank: folder, session, loop; or only its plan."""
+
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from sanarl.config import Config, Loaded
+from sanarl.runtime import folder as folders
+from sanarl.runtime.console import Console
+from sanarl.runtime.folder import Found, Identity, RunFolder
+from sanarl.runtime.session import Saving, Session
+from sanarl.runtime.track import Tracker
+from sanarl.runtime.world import World
+from sanarl.training import plan, rl, settings
+from sanarl.training import sft as sft_loop
+from sanarl.training.build import Parts, parts
+from sanarl.training.job import Job
+
+NOT_SAVING = Saving(enabled=False, every=1, max_keep=1, export=False, at_exit=False, beside=False, max_hours=None)
+MEASURED_STEPS = 2
+
+
+class Outcome(NamedTuple):
+    """How a run ended, and where it is."""
+
+    exit_code: int
+    """0, or 130 / 143 after a signal."""
+    folder: Path | None
+    """None for a dry run."""
+
+
+def run(loaded: Loaded, dataset_module: str | None, resume: str | None, dry_run: bool = False) -> Outcome:
+    """Train as the configuration says, on this process's rank.
+
+    Args:
+        loaded: the configuration and where it came from.
+        dataset_module: dotted module or .py file with ``get_dataset(config)``; None: the task's default.
+        resume: ``auto``, ``never``, or a path; None: what train.resume says.
+        dry_run: build everything, measure a step, print the plan and leave nothing behind.
+
+    Raises:
+        UserError: for whatever the user can mend.
+    """
+    config = loaded.config
+    torch.use_deterministic_algorithms(config.train.deterministic)
+    world = World.start()
+    try:
+        found = world.tell(_find(config, resume) if world.main else None)
+        with parts(config, dataset_module, world) as made:
+            if dry_run:
+                _measure(loaded, made)
+                return Outcome(0, None)
+            session = _open(loaded, made, resume, found)
+            try:
+                job = made.job(session)
+                for line in plan.overview(made, session.total):
+                    session.console.line(line)
+                session.begin(job.state(), found.checkpoint if found else None, plan.save_bytes(made, job))
+                return Outcome(_loop(made, job), session.folder.path)
+            finally:
+                session.close()
+    finally:
+        world.stop()
+
+
+def _loop(made: Parts, job: Job) -> int:
+    config = made.config
+    with made.loader() as loader:
+        if config.task == "nft":
+            return rl.train(job, loader, made.training_rewards, settings.rl_setup(config, made.model.flow_shift))
+        return sft_loop.train(job, loader, settings.sft_setup(config))
+
+
+def _identity(config: Config) -> Identity:
+    return Identity(config.identity(), config.model_dump(mode="json"), frozenset(config.fixed))
+
+
+def _find(config: Config, resume: str | None) -> Found | None:
+    train = config.train
+    if resume is None:
+        resume = train.resume if isinstance(train.resume, str) else "auto" if train.resume else "never"
+    return folders.find(train.output_dir, _identity(config), resume)
+
+
+def _open(loaded: Loaded, made: Parts, resume: str | None, found: Found | None) -> Session:
+    """Make the run's folder, or go on in one, and open what it says things to; the main rank decides and writes."""
+    config, world = made.config, made.world
+    train, log = config.train, config.logging
+    folder = found.folder if found else world.tell(folders.new(train.output_dir) if world.main else None)
+    assert folder is not None, "the main rank names the folder"
+    trackers: list[Tracker] = []
+    console = Console(folder.log if world.main else None, quiet=not world.main or "console" not in log.logger)
+    if world.main:
+        folder.write_config(loaded.text, _identity(config))
+        for note in loaded.notes:
+            console.line(f"{note.level}: {note.text}")
+        console.line(f"run folder: {folder.path}")
+        if found is not None:
+            for change in found.changes:
+                console.line(f"changed since that run was last started: {change}")
+        elif resume == "auto" or (resume is None and train.resume):
+            console.line(f"nothing to resume below {train.output_dir}; starting anew")
+        if "wandb" in log.logger:
+            trackers.append(_wandb(config, folder, console))
+    return Session(
+        folder=folder,
+        world=world,
+        identity=config.identity(),
+        saving=settings.saving(config, len(made.dataset)),
+        console=console,
+        trackers=trackers,
+        log_interval=log.log_interval,
+        total=made.total_steps,
+    )
+
+
+def _wandb(config: Config, folder: RunFolder, console: Console) -> Tracker:
+    from sanarl.runtime.track.weights_and_biases import WandbTracker
+
+    log = config.logging
+    tracker = WandbTracker(
+        folder.path, log.project_name, log.group_name, log.experiment_name, config.model_dump(mode="json")
+    )
+    if tracker.offline:
+        console.line(f"wandb is offline (no login); upload later with: wandb sync {folder.path}/wandb/offline-run-*")
+    return tracker
+
+
+def _measure(loaded: Loaded, made: Parts) -> None:
+    """Take a step or two without saving, and print what the whole run would be and take."""
+    with tempfile.TemporaryDirectory() as place:
+        session = Session(
+            folder=RunFolder(Path(place)),
+            world=made.world,
+            identity=made.config.identity(),
+            saving=NOT_SAVING,
+            console=Console(None, quiet=True),
+            trackers=[],
+            log_interval=1,
+            total=min(MEASURED_STEPS, made.total_steps),
+        )
+        job = made.job(session)
+        job.held_out = None
+        save_bytes = plan.save_bytes(made, job)
+        session.begin(job.state(), None, save_bytes)
+        _loop(made, job)
+        seconds = plan.seconds_per_step(session.folder.metrics) if made.world.main else 0.0
+        session.close()
+    console = Console(None, quiet=not made.world.main)
+    notes = [f"{note.level}: {note.text}" for note in loaded.notes]
+    for line in [*notes, *plan.overview(made, made.total_steps), *plan.costs(made, seconds, save_bytes)]:
+        console.line(line)
