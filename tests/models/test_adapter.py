@@ -27,7 +27,7 @@ def moved(policy, size=0.05):
 def saved(make_policy, tmp_path_factory):
     """An exported adapter and the policy that it is of."""
     policy, folder = moved(make_policy()), tmp_path_factory.mktemp("adapter") / "step_1"
-    export(policy, policy.masters, folder)
+    export(policy, policy.masters, folder, "# a card")
     return policy, folder
 
 
@@ -141,7 +141,7 @@ def test_an_adapter_as_peft_writes_it_is_read(saved, make_sana, lora, tmp_path):
 def test_scales_of_single_layers_travel_with_an_adapter(make_policy, make_sana, lora, tmp_path):
     settings = replace(lora, alpha_pattern={"attn1.to_q": 2.0})
     policy = moved(make_policy(settings))
-    export(policy, policy.masters, tmp_path)
+    export(policy, policy.masters, tmp_path, "# a card")
     assert len(read_adapter(tmp_path, slot(make_sana, settings), settings)) == len(policy.masters)
     with pytest.raises(UserError, match=r"alpha_pattern: found \{\}, but the adapter .* has \{'attn1\.to_q': 2\.0\}"):
         read_adapter(tmp_path, slot(make_sana, lora), lora)

@@ -54,15 +54,16 @@ def reloaded_error(policy, folder):
 def test_an_exported_adapter_predicts_what_the_trainer_did(make_policy, tmp_path):
     # Reference: the trainer's transformer; alpha is 8 at rank 4, so that a lost alpha would halve the adapter.
     policy = moved(make_policy())
-    export(policy, policy.masters, tmp_path / "step_1")
+    export(policy, policy.masters, tmp_path / "step_1", "# a card")
     assert reloaded_error(policy, tmp_path / "step_1") < 1e-6
+    assert (tmp_path / "step_1" / "README.md").read_text(encoding="utf-8") == "# a card"
     base = prediction(random_pipeline().transformer, policy)
     assert (base - prediction(policy.model.transformer, policy)).abs().max() > 1e-2
 
 
 def test_defect_lost_alpha_is_caught(make_policy, tmp_path):
     policy = moved(make_policy())
-    export(policy, policy.masters, tmp_path)
+    export(policy, policy.masters, tmp_path, "# a card")
     save_file(load_file(tmp_path / FILE), tmp_path / FILE)  # the same weights without their metadata
     assert reloaded_error(policy, tmp_path) > 1e-3
 
@@ -71,7 +72,7 @@ def test_the_values_that_are_given_are_exported(make_policy, tmp_path):
     # Reference: an average kept beside the learner; the learner's own values stay in the transformer.
     policy = moved(make_policy())
     average = [0.5 * m.detach() for m in policy.masters]
-    export(policy, average, tmp_path)
+    export(policy, average, tmp_path, "# a card")
     found = with_adapter(tmp_path)
     learner = prediction(policy.model.transformer, policy)
     with policy.using(average):
@@ -83,7 +84,7 @@ def test_the_values_that_are_given_are_exported(make_policy, tmp_path):
 def test_an_adapter_of_a_half_precision_model_is_exported_from_its_masters(make_policy, tmp_path):
     # Reference: the float32 masters, bit by bit.
     policy = moved(make_policy(dtype=torch.bfloat16), size=1e-3)
-    export(policy, policy.masters, tmp_path)
+    export(policy, policy.masters, tmp_path, "# a card")
     saved = load_file(tmp_path / FILE)
     for name, master in zip(policy.names, policy.masters, strict=True):
         assert torch.equal(saved["transformer." + name.replace(".default.", ".")], master.detach())
@@ -93,7 +94,7 @@ def test_an_adapter_of_a_half_precision_model_is_exported_from_its_masters(make_
 def test_an_exported_pipeline_predicts_what_the_trainer_did(make_policy, tmp_path, kept_sets):
     # Reference: the trainer's transformer.
     policy = moved(make_policy(None, kept_sets=kept_sets, flow_shift=3.0))
-    export(policy, policy.masters, tmp_path / "step_1")
+    export(policy, policy.masters, tmp_path / "step_1", "# a card")
     found = SanaPipeline.from_pretrained(tmp_path / "step_1")
     assert torch.equal(prediction(found.transformer, policy), prediction(policy.model.transformer, policy))
     assert found.scheduler.config.shift == 3.0
@@ -115,13 +116,13 @@ def small_files():
 def test_an_export_that_fails_leaves_the_earlier_one(make_policy, lora, tmp_path, request, settings):
     policy = moved(make_policy(lora if settings == "adapter" else None))
     folder = tmp_path / "step_1"
-    export(policy, policy.masters, folder)
+    export(policy, policy.masters, folder, "# a card")
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     request.getfixturevalue("small_files")
     with pytest.raises(UserError, match=r"step_1: the export could not be written"):
-        export(moved(policy), policy.masters, folder)
+        export(moved(policy), policy.masters, folder, "# a card")
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
     assert os.listdir(tmp_path) == ["step_1"]
     with pytest.raises(UserError):
-        export(policy, policy.masters, tmp_path / "step_2")
+        export(policy, policy.masters, tmp_path / "step_2", "# a card")
     assert os.listdir(tmp_path) == ["step_1"]

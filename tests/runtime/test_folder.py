@@ -5,13 +5,18 @@ import pytest
 
 from sanarl.errors import UserError
 from sanarl.runtime import folder
-from sanarl.runtime.folder import RunFolder, find
+from sanarl.runtime.folder import Found, Identity, RunFolder, find
+
+
+def identity(lr=0.1, seed=0):
+    """Of a configuration whose seed must not change within a run, and whose learning rate may."""
+    return Identity(f"seed {seed}", {"train": {"optm_lr": lr, "seed": seed}}, frozenset({"train.seed"}))
 
 
 def run(parent, name, identity, steps=(), age=0):
     """A run's folder with checkpoints of these steps, ``age`` seconds old."""
     made = RunFolder(parent / name)
-    made.write_config("[policy]\n", {"policy": {}}, identity)
+    made.write_config("[policy]\n", identity)
     for step in steps:
         (made.checkpoints / f"step_{step}").mkdir(parents=True)
         os.utime(made.checkpoints / f"step_{step}", (1e9 - age, 1e9 - age))
@@ -30,51 +35,65 @@ def test_a_new_folder_has_a_free_name(tmp_path, monkeypatch):
 
 
 def test_auto_takes_the_newest_run_of_the_same_configuration(tmp_path):
-    run(tmp_path, "old", "abc", [5], age=100)
-    newest = run(tmp_path, "new", "abc", [2, 10], age=50)
-    run(tmp_path, "foreign", "xyz", [50], age=10)
-    run(tmp_path, "without", "abc", age=0)
+    run(tmp_path, "old", identity(), [5], age=100)
+    newest = run(tmp_path, "new", identity(), [2, 10], age=50)
+    run(tmp_path, "foreign", identity(seed=1), [50], age=10)
+    run(tmp_path, "without", identity(), age=0)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{")
-    assert find(str(tmp_path), "abc", "auto") == (newest, newest.checkpoints / "step_10")
-    assert find(str(tmp_path), "other", "auto") is None
-    assert find(str(tmp_path / "nowhere"), "abc", "auto") is None
-    assert find(str(tmp_path), "abc", "never") is None
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.json").write_text("[1]")
+    assert find(str(tmp_path), identity(), "auto") == Found(newest, newest.checkpoints / "step_10", [])
+    assert find(str(tmp_path), identity(seed=2), "auto") is None
+    assert find(str(tmp_path / "nowhere"), identity(), "auto") is None
+    assert find(str(tmp_path), identity(), "never") is None
 
 
 def test_newest_is_the_run_that_saved_last(tmp_path):
     # A run that was begun earlier and continued later is the newest.
-    first = run(tmp_path, "first", "abc", [5], age=100)
-    run(tmp_path, "second", "abc", [5], age=50)
+    first = run(tmp_path, "first", identity(), [5], age=100)
+    run(tmp_path, "second", identity(), [5], age=50)
     (first.checkpoints / "step_9").mkdir()
     os.utime(first.checkpoints / "step_9", (1e9, 1e9))
-    assert find(str(tmp_path), "abc", "auto") == (first, first.checkpoints / "step_9")
+    assert find(str(tmp_path), identity(), "auto") == Found(first, first.checkpoints / "step_9", [])
 
 
 def test_a_path_is_a_run_or_one_of_its_checkpoints(tmp_path):
-    made = run(tmp_path, "run", "abc", [2, 10])
-    assert find("elsewhere", "abc", str(made.path)) == (made, made.checkpoints / "step_10")
+    made = run(tmp_path, "run", identity(), [2, 10])
+    assert find("elsewhere", identity(), str(made.path)) == Found(made, made.checkpoints / "step_10", [])
     chosen = made.checkpoints / "step_2"
-    assert find("elsewhere", "abc", str(chosen)) == (made, chosen)
+    assert find("elsewhere", identity(), str(chosen)) == Found(made, chosen, [])
+
+
+@pytest.mark.parametrize("resume", ["auto", "path"])
+def test_what_may_change_is_listed(tmp_path, resume):
+    made = run(tmp_path, "run", identity(), [2])
+    found = find(str(tmp_path), identity(lr=0.2), resume.replace("path", str(made.path)))
+    assert found.changes == ["train.optm_lr: 0.1 -> 0.2"]
 
 
 @pytest.mark.parametrize("path", ["nowhere", "empty", "empty/checkpoints/step_3"])
 def test_a_path_without_checkpoint_is_refused(tmp_path, path):
-    run(tmp_path, "empty", "abc")
-    with pytest.raises(UserError, match="no checkpoint there; expected a run's folder or RUN/checkpoints/step_N"):
-        find("elsewhere", "abc", str(tmp_path / path))
+    run(tmp_path, "empty", identity())
+    with pytest.raises(UserError, match=r"no checkpoint there; expected a run's folder or RUN/checkpoints/step_N"):
+        find("elsewhere", identity(), str(tmp_path / path))
 
 
-def test_a_path_of_a_foreign_run_is_refused(tmp_path):
-    made = run(tmp_path, "run", "abc", [2])
-    with pytest.raises(UserError, match=r"made with another configuration .*config\.json"):
-        find("elsewhere", "xyz", str(made.path))
+def test_a_path_of_a_foreign_run_is_refused_with_what_differs(tmp_path):
+    made = run(tmp_path, "run", identity(), [2])
+    with pytest.raises(
+        UserError, match=r"other settings \(then -> now\):\s+train\.seed: 0 -> 7\s+these must not change"
+    ):
+        find("elsewhere", identity(lr=0.5, seed=7), str(made.path))
+    (made.path / "config.json").write_text("{")
+    with pytest.raises(UserError, match=r"config\.json cannot be read"):
+        find("elsewhere", identity(), str(made.path))
 
 
 def test_what_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"train\.output_dir: .* cannot be written"):
-        RunFolder(tmp_path / "file" / "run").write_config("", {}, "abc")
+        RunFolder(tmp_path / "file" / "run").write_config("", identity())
 
 
 @pytest.mark.parametrize("tail", ["", '{"step": 4, "loss"', "\n\n", '{"loss": 1}\n', "[]\n", "7\n"])

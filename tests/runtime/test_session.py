@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 
 import pytest
@@ -9,7 +10,7 @@ from sanarl.runtime import checkpoint
 from sanarl.runtime.checkpoint import complete, read
 from sanarl.runtime.console import Console
 from sanarl.runtime.folder import RunFolder
-from sanarl.runtime.session import Saving, Session
+from sanarl.runtime.session import Progress, Saving, Session
 from sanarl.runtime.signals import Signals
 from sanarl.runtime.world import World
 
@@ -29,8 +30,9 @@ class Counter:
 def make(tmp_path):
     """A function that gives a session with a counter in its state, already begun."""
 
-    def session(total=6, resume_from=None, **saving):
-        values = {"enabled": True, "every": 2, "max_keep": -1, "export": True, "at_exit": True, "beside": False}
+    def session(total=6, resume_from=None, save_bytes=0, **saving):
+        values = {"enabled": True, "every": 2, "max_keep": -1, "export": True, "at_exit": True}
+        values |= {"beside": False, "max_hours": None}
         made = Session(
             folder=RunFolder(tmp_path / "run"),
             world=World(),
@@ -41,9 +43,9 @@ def make(tmp_path):
             log_interval=1,
             total=total,
         )
-        made.folder.write_config("", {}, "abc")
+        made.folder.path.mkdir(exist_ok=True)
         made.counter = Counter()
-        made.begin({"counter": made.counter}, resume_from)
+        made.begin({"counter": made.counter}, resume_from, save_bytes)
         return made
 
     return session
@@ -173,6 +175,42 @@ def test_no_checkpoint_at_exit_when_not_wanted(make):
     session = make(at_exit=False)
     walk(session, at=3, number=signal.SIGTERM)
     assert saved(session) == [2]
+
+
+def test_a_run_ends_with_a_checkpoint_when_its_time_is_over(make):
+    session = make(max_hours=0.0)
+    assert walk(session)[0] == [1]
+    assert saved(session) == [1]
+    assert session.signals.exit_code == 0
+    assert "train.max_hours = 0.0" in (session.folder.path.parent / "log.txt").read_text()
+
+
+def test_a_disk_without_room_is_seen_before_the_first_step_and_before_every_save(make, monkeypatch):
+    with pytest.raises(UserError, match=r"take about 1000000000\.00 GB and the disk has .* GB free"):
+        make(save_bytes=10**18)
+    make(save_bytes=10**18, enabled=False)
+    session = make(save_bytes=1000)
+    free = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free._replace(free=999))
+    with pytest.raises(UserError, match="What was saved before is untouched"):
+        walk(session)
+    assert saved(session) == []
+
+
+def test_the_best_reward_is_remembered():
+    # Reference: by hand. The first evaluation is the base, not a best to export.
+    progress = Progress()
+    assert [progress.rewarded(r, s) for s, r in enumerate([0.4, 0.3, 0.5, 0.5, 0.6])] == [
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert (progress.first_reward, progress.best_reward, progress.best_step) == (0.4, 0.6, 4)
+    other = Progress()
+    other.load_state_dict(progress.state_dict())
+    assert other == progress
 
 
 def test_sigusr1_saves_and_goes_on(make):
