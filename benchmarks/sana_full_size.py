@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=["sana-image-sft-lora", "sana-image-sft", "sana-image-nft"])
-    parser.add_argument("--timeout", type=float, default=240.0, help="seconds a preset may take")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds a preset may take")
     parser.add_argument("--write", type=Path, nargs="?", const=RESULTS)
     asked = parser.parse_args()
     work = asked.work.resolve()
