@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -137,14 +138,21 @@ class Session:
                 stop = self.world.agree(self.signals.stop is not None or time.monotonic() >= end)
                 self._save_if_due(export, stop)
                 if stop:
+                    self._share_signal()
                     self._wait_for_writer()
                     self.console.line(f"{self._stop_reason()} after step {self.progress.step} of {self.total}")
                     return
 
+    def _share_signal(self) -> None:
+        """Tell every rank the signal that any of them heard, so that all end with its exit code."""
+        heard = max(self.world.gather_objects(int(self.signals.stop or 0)))
+        if heard:
+            self.signals.stop = signal.Signals(heard)
+
     def _stop_reason(self) -> str:
         if self.signals.stop is not None:
             return f"stopped by {self.signals.stop.name}"
-        return f"stopped by train.max_hours = {self._saving.max_hours} or a signal on another rank"
+        return f"stopped by train.max_hours = {self._saving.max_hours}"
 
     def room(self) -> tuple[int, int]:
         """Bytes that the next save takes, about, and bytes that the disk has free."""

@@ -62,7 +62,13 @@ def test_two_ranks_are_one(toml, run_text, same, baseline, tmp_path, make_run):
         cases.append((file, "never"))
     begun = run_text(toml("nft", tmp_path / "resumed"), tmp_path / "resumed")
     cases.append((tmp_path / "resumed.toml", begun.folder / "checkpoints" / "step_2"))
+    # A signal that only the second rank hears, in its third step of three items each, ends both with a checkpoint.
+    heard = tmp_path / "heard.toml"
+    heard.write_text(toml("sft", tmp_path / "heard"), encoding="utf-8")
+    cases.append((heard, "signal:7"))
     on_two_ranks(cases)
+    (stopped,) = (tmp_path / "heard").iterdir()
+    assert sorted(p.name for p in (stopped / "checkpoints").iterdir()) == ["step_2", "step_3"]
     for case in CASES:
         one = run_text(text_of(toml, case, tmp_path / case), tmp_path / case)
         two = make_run(next((tmp_path / f"{case}-two").iterdir()))

@@ -1,5 +1,8 @@
 """Run presets on two ranks over gloo: ``python two_ranks.py [FILE RESUME]...``, a pair a case.
 
+"signal:N" for RESUME starts anew and sends SIGTERM to the second rank alone when it takes its N-th item; both must end
+with 143.
+
 One process imports everything and forks both ranks of every case, so that the imports are paid for once.
 """
 
@@ -26,7 +29,13 @@ def rank(number, port, file, resume):
     from sanarl.config import load
     from sanarl.training import run
 
-    return run.run(load(file), None, resume).exit_code
+    module = None
+    if resume.startswith("signal:"):
+        module = os.path.join(os.path.dirname(__file__), "stopping.py")
+        if number == 1:
+            os.environ["STOP_AT"] = f"{resume.removeprefix('signal:')} SIGTERM"
+        resume = "never"
+    return run.run(load(file), module, resume).exit_code
 
 
 def main(*cases):
@@ -54,7 +63,7 @@ def main(*cases):
                     os._exit(code)
             children.append(child)
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        if any(codes):
+        if codes != [143 if resume.startswith("signal:") else 0] * 2:
             raise SystemExit(f"{file}: exit codes {codes}")
 
 
