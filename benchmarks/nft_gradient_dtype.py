@@ -131,6 +131,7 @@ def main() -> None:
         versions = {n: version(n) for n in ("torch", "diffusers", "peft")}
         result = {"benchmark": "nft_gradient_dtype", "date": today, "card": card, "python": platform.python_version()}
         path = asked.write / f"nft_gradient_dtype_{card.replace(' ', '-').lower()}_{today}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result | {"versions": versions, "rows": rows}, indent=1) + "\n", encoding="utf-8")
         print(f"wrote {path}")
 

@@ -183,6 +183,7 @@ def main() -> None:
     if asked.write is not None:
         card = torch.cuda.get_device_name().replace(" ", "-").lower()
         path = asked.write / f"sana_full_size_{card}_{today}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         print(f"wrote {path}")
 

@@ -80,6 +80,7 @@ def main() -> None:
     print(f"{reached} of {len(runs)} seeds rose by at least {WANTED_RISE:.2f}")
     if asked.write:
         path = RESULTS / f"tiny_image_nft_cpu_{today}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         print(f"wrote {path}")
     sys.exit(reached < len(runs))
