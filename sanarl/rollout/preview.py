@@ -1,5 +1,7 @@
 """Sheets of samples for people to look at: captions above, scores below, the same noise in the same place."""
 
+import hashlib
+import re
 from pathlib import Path
 
 import torch
@@ -52,6 +54,20 @@ def sheet(rows: list[tuple[str, list[tuple[Tensor, float | None]]]], path: Path,
                 pen.text((x, top + edge + TEXT + 6), f"{score:.2f}", fill="black", font=font)
     path.parent.mkdir(parents=True, exist_ok=True)
     canvas.save(path)
+
+
+def pictures(prompts: list[str], media: Tensor, folder: Path) -> None:
+    """Write the first frame of every sample in full size.
+
+    Args:
+        prompts: K captions. media: (K, F, 3, H, W).
+        folder: gets ``NUMBER_WORDS_HASH.png``; number and hash keep captions that begin alike apart.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (prompt, sample) in enumerate(zip(prompts, media, strict=True)):
+        words = re.sub(r"[^a-z0-9]+", "-", prompt.lower()).strip("-")[:40].strip("-") or "prompt"
+        digest = hashlib.blake2b(prompt.encode(), digest_size=4).hexdigest()
+        to_image(sample[0]).save(folder / f"{number:03d}_{words}_{digest}.png")
 
 
 def _fitted(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:

@@ -134,8 +134,9 @@ def set_aside(folder: Path, step: int) -> list[Path]:
     return moved
 
 
-def prune(folder: Path, max_keep: int) -> None:
-    """Delete the oldest checkpoints beyond ``max_keep``; 0 or less keeps all."""
+def prune(folder: Path, max_keep: int, best: int) -> None:
+    """Delete the oldest checkpoints beyond ``max_keep``; 0 or less keeps all, and step ``best`` always stays."""
     if max_keep > 0:
         for old in complete(folder)[:-max_keep]:
-            shutil.rmtree(old)
+            if old.name != f"step_{best}":
+                shutil.rmtree(old)

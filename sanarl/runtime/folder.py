@@ -44,7 +44,7 @@ def _leaves(node: Any, prefix: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """config.toml as given, config.json as resolved, metrics.jsonl, log.txt, checkpoints/, safetensors/, samples/."""
+    """config.toml, config.json (resolved), metrics.jsonl, best.json, log.txt, checkpoints/, safetensors/, samples/."""
 
     path: Path
 
@@ -72,6 +72,11 @@ class RunFolder:
     def log(self) -> Path:
         """``log.txt``."""
         return self.path / "log.txt"
+
+    def write_best(self, step: int, reward: float | None) -> None:
+        """Say in best.json which saved step has the highest held-out reward."""
+        document = {"step": step, "reward": reward, "checkpoint": f"checkpoints/step_{step}"}
+        (self.path / "best.json").write_text(json.dumps(document | {"export": f"safetensors/step_{step}"}) + "\n")
 
     def write_config(self, text: str, identity: Identity) -> None:
         """Write the configuration as given and as resolved."""

@@ -58,15 +58,12 @@ class Progress:
         for name in asdict(self):
             setattr(self, name, state[name])
 
-    def rewarded(self, reward: float, step: int) -> bool:
-        """Take note of a held-out reward after ``step``; whether it is the best so far and not the first."""
-        first = self.first_reward is None
-        if first:
+    def rewarded(self, reward: float, step: int) -> None:
+        """Take note of a held-out reward after ``step``."""
+        if self.first_reward is None:
             self.first_reward = reward
-        if self.best_reward is not None and reward <= self.best_reward:
-            return False
-        self.best_reward, self.best_step = reward, step
-        return not first
+        if self.best_reward is None or reward > self.best_reward:
+            self.best_reward, self.best_step = reward, step
 
 
 class Session:
@@ -179,7 +176,8 @@ class Session:
         step, saving = self.progress.step, self._saving
         asked = self.world.agree(self.signals.save)
         self.signals.save = False
-        due = step % saving.every == 0 or step == self.total or asked or (stop and saving.at_exit)
+        best = step == self.progress.best_step
+        due = step % saving.every == 0 or step == self.total or best or asked or (stop and saving.at_exit)
         if not (saving.enabled and due):
             return
         if self.world.main:
@@ -188,29 +186,19 @@ class Session:
             self._writing = self._writer.submit(self._write, step, checkpoint.snapshot(self._state))
             if saving.export:
                 export(self.folder.exports / f"step_{step}")
-                checkpoint.prune(self.folder.exports, saving.max_keep)
+                checkpoint.prune(self.folder.exports, saving.max_keep, self.progress.best_step)
+            if best:
+                self.folder.write_best(step, self.progress.best_reward)
             if not saving.beside or stop or step == self.total:
                 self._wait_for_writer()
             elif self.room()[1] < 2 * self._needed:
                 self.console.line("warning: the disk is nearly full; the checkpoint after this one may not fit")
         self.world.barrier()
 
-    @property
-    def exporting(self) -> bool:
-        """Whether exports are written."""
-        return self._saving.enabled and self._saving.export
-
-    def export(self, export: Callable[[Path], None], folder: Path) -> None:
-        """Let the main rank write an export."""
-        if self.world.main:
-            self._check_room()
-            export(folder)
-        self.world.barrier()
-
     def _write(self, step: int, saved: dict[str, Any]) -> None:
         path = checkpoint.write(self.folder.checkpoints, step, self._identity, saved)
         self.console.line(f"saved {path}")
-        checkpoint.prune(self.folder.checkpoints, self._saving.max_keep)
+        checkpoint.prune(self.folder.checkpoints, self._saving.max_keep, saved["progress"]["best_step"])
 
     def _wait_for_writer(self) -> None:
         """Wait for the checkpoint that is being written.

@@ -17,12 +17,11 @@ class Card:
     config: Config
     flow_shift: float
 
-    def text(self, step: int, progress: Progress, last_reward: float | None) -> str:
+    def text(self, progress: Progress, last_reward: float | None) -> str:
         """The card as Markdown with the hub's front matter.
 
         Args:
-            step: steps taken.
-            progress: optimiser updates, first held-out reward.
+            progress: steps and optimiser updates taken, first held-out reward.
             last_reward: held-out reward of the last evaluation.
         """
         config = self.config
@@ -32,7 +31,7 @@ class Card:
         rows = [
             ("task", config.task),
             ("base model", base),
-            ("steps, optimiser updates", f"{step}, {progress.updates}"),
+            ("steps, optimiser updates", f"{progress.step}, {progress.updates}"),
             ("learning rate", f"{config.train.optm_lr:g}"),
             ("samples a step", str(config.samples_per_step)),
             ("precision", f"{config.train.param_dtype} compute, {config.train.master_dtype} masters"),

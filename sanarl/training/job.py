@@ -90,15 +90,9 @@ class Job:
         if session.world.main:
             self._write_sheets(found, step, last)
         if "eval/reward" in found.metrics:
-            self._rewarded(step, found.metrics["eval/reward"])
+            self.last_reward = found.metrics["eval/reward"]
+            session.progress.rewarded(self.last_reward, step)
         return found.metrics
-
-    def _rewarded(self, step: int, reward: float) -> None:
-        """Remember a held-out reward, and export the values that reached it when they are the best so far."""
-        session, progress = self.session, self.session.progress
-        self.last_reward = reward
-        if progress.rewarded(reward, step) and session.exporting:
-            session.export(lambda folder: self.export(folder, step), session.folder.exports / "best")
 
     def _write_sheets(self, found: Evaluated, step: int, last: bool) -> None:
         folder = self.session.folder.samples
@@ -106,6 +100,7 @@ class Job:
         rows = [(c, [(m, s)]) for c, m, s in zip(found.prompts, found.shown, scores, strict=True)]
         path = folder / f"step_{step:06d}.png"
         preview.sheet(rows, path)
+        preview.pictures(found.prompts, found.shown, folder / f"step_{step:06d}")
         self.session.picture(step, "samples", path)
         if step == 0:
             self.before = found
@@ -115,9 +110,7 @@ class Job:
             preview.sheet(pairs, folder / "before_after.png")
             self.session.console.line(f"before and after, from the same noise: {folder / 'before_after.png'}")
 
-    def export(self, folder: Path, step: int | None = None) -> None:
-        """Write what diffusers loads, with a card; ``step`` when the session does not count it as done yet."""
-        progress = self.session.progress
-        text = self.card.text(progress.step if step is None else step, progress, self.last_reward)
-        export(self.policy, self.shown_values, folder, text)
+    def export(self, folder: Path) -> None:
+        """Write what diffusers loads, with a card."""
+        export(self.policy, self.shown_values, folder, self.card.text(self.session.progress, self.last_reward))
         self.session.console.line(f"exported {folder}")

@@ -3,7 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sanarl.rollout.preview import GAP, TEXT, sheet, to_image
+from sanarl.rollout.preview import GAP, TEXT, pictures, sheet, to_image
 
 
 def picture(colour, height=64, width=64):
@@ -58,3 +58,18 @@ def test_long_captions_and_any_letters_fit(tmp_path):
 def test_nothing_to_show_writes_nothing(tmp_path):
     sheet([], tmp_path / "a.png")
     assert not (tmp_path / "a.png").exists()
+
+
+def test_pictures_of_captions_that_begin_alike_do_not_overwrite_each_other(tmp_path):
+    prompts = ["a red circle left of a blue square"] * 2 + [
+        "a red circle left of a blue squid",
+        "\u00e9\u00e8/../..",
+        ".",
+    ]
+    media = torch.rand(5, 1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    pictures(prompts, media, tmp_path / "step")
+    files = sorted((tmp_path / "step").iterdir())
+    assert len(files) == 5
+    assert [f.name[:4] for f in files] == ["000_", "001_", "002_", "003_", "004_"]
+    found = opened(files[2])  # reference: the pixels that were given
+    np.testing.assert_array_equal(found, (media[2, 0].permute(1, 2, 0) * 255).round().byte().numpy())

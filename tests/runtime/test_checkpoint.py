@@ -177,5 +177,5 @@ def test_parts_that_do_not_fit_are_named(tmp_path, state):
 def test_pruning_keeps_the_newest(tmp_path, state, keep, left):
     for step in (1, 10, 9, 2):
         save(tmp_path, step, "abc", state)
-    prune(tmp_path, keep)
+    prune(tmp_path, keep, best=0)
     assert [p.name for p in complete(tmp_path)] == (left or ["step_1", "step_2", "step_9", "step_10"])

@@ -198,16 +198,13 @@ def test_a_disk_without_room_is_seen_before_the_first_step_and_before_every_save
 
 
 def test_the_best_reward_is_remembered():
-    # Reference: by hand. The first evaluation is the base, not a best to export.
-    progress = Progress()
-    assert [progress.rewarded(r, s) for s, r in enumerate([0.4, 0.3, 0.5, 0.5, 0.6])] == [
-        False,
-        False,
-        True,
-        False,
-        True,
-    ]
-    assert (progress.first_reward, progress.best_reward, progress.best_step) == (0.4, 0.6, 4)
+    # Reference: by hand. An equal reward later is no better.
+    progress, best = Progress(), []
+    for step, reward in enumerate([0.4, 0.3, 0.5, 0.5, 0.6]):
+        progress.rewarded(reward, step)
+        best.append(progress.best_step)
+    assert best == [0, 0, 2, 2, 4]
+    assert (progress.first_reward, progress.best_reward) == (0.4, 0.6)
     other = Progress()
     other.load_state_dict(progress.state_dict())
     assert other == progress
@@ -247,3 +244,19 @@ def test_times_are_added_up_and_logged_once(make):
     first, second = (json.loads(line) for line in session.folder.metrics.read_text().splitlines())
     assert set(first) == {"step", "loss", "time/train"}
     assert set(second) == {"step", "loss"}
+
+
+def test_the_best_step_is_saved_when_it_happens_and_outlives_newer_ones(make):
+    session = make(every=4, max_keep=1, total=6)
+    rewards = {1: 0.1, 2: 0.2, 3: 0.7, 4: 0.3, 5: 0.4, 6: 0.5}
+    for step in session.steps(lambda folder: folder.mkdir(parents=True)):
+        if step in (1, 3, 5):
+            session.progress.rewarded(rewards[step], step)
+    assert saved(session) == [3, 6]
+    assert sorted(p.name for p in session.folder.exports.iterdir()) == ["step_3", "step_6"]
+    assert json.loads((session.folder.path / "best.json").read_text()) == {
+        "step": 3,
+        "reward": 0.7,
+        "checkpoint": "checkpoints/step_3",
+        "export": "safetensors/step_3",
+    }
