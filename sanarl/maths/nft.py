@@ -52,7 +52,7 @@ def optimality(advantages: Tensor, clip: float) -> Tensor:
 def _self_normalised_error(x0_hat: Tensor, x0: Tensor) -> Tensor:
     """Mean of (x0_hat - x0)^2 over a sample, divided by its own detached mean |x0_hat - x0| (at least 1e-5): (B,)."""
     with torch.no_grad():
-        scale = per_sample((x0_hat.double() - x0.double()).abs()).clamp_min(1e-5)
+        scale = per_sample((x0_hat.double() - x0.double()).abs()).clamp_min(1e-5).to(x0.dtype)
     return per_sample((x0_hat - x0) ** 2 / bcast(scale, x0))
 
 

@@ -45,6 +45,8 @@ class Progress:
     updates: int = 0
     first_reward: float | None = None
     """Held-out reward of the first evaluation."""
+    last_reward: float | None = None
+    """Of the last evaluation."""
     best_reward: float | None = None
     """Highest held-out reward so far, and the step it was reached at."""
     best_step: int = 0
@@ -62,6 +64,7 @@ class Progress:
         """Take note of a held-out reward after ``step``."""
         if self.first_reward is None:
             self.first_reward = reward
+        self.last_reward = reward
         if self.best_reward is None or reward > self.best_reward:
             self.best_reward, self.best_step = reward, step
 

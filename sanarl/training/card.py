@@ -17,12 +17,11 @@ class Card:
     config: Config
     flow_shift: float
 
-    def text(self, progress: Progress, last_reward: float | None) -> str:
+    def text(self, progress: Progress) -> str:
         """The card as Markdown with the hub's front matter.
 
         Args:
-            progress: steps and optimiser updates taken, first held-out reward.
-            last_reward: held-out reward of the last evaluation.
+            progress: steps and optimiser updates taken, held-out rewards.
         """
         config = self.config
         base = config.policy.model_name_or_path
@@ -43,9 +42,12 @@ class Card:
             rewards = ", ".join(f"{name} x {weight:g}" for name, weight in config.grpo.reward_function.items())
             rows += [("rewards", rewards), ("nft_beta", f"{config.policy.diffusers.nft_beta:g}")]
             rows.append(("kl_beta", f"{config.grpo.kl_beta:g}"))
-        if progress.first_reward is not None and last_reward is not None:
+        if progress.first_reward is not None:
             rows.append(
-                ("held-out reward, first and last evaluation", f"{progress.first_reward:.4f}, {last_reward:.4f}")
+                (
+                    "held-out reward, first and last evaluation",
+                    f"{progress.first_reward:.4f}, {progress.last_reward:.4f}",
+                )
             )
         rows.append(("made with", ", ".join([f"sanarl {__version__}", *(f"{p} {version(p)}" for p in PACKAGES)])))
         table = "\n".join(f"| {name} | {value} |" for name, value in rows)

@@ -32,7 +32,6 @@ class Job:
     eval_every: int
     eval_first: bool
     card: Card
-    last_reward: float | None = field(default=None, init=False)
     before: Evaluated | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -90,8 +89,7 @@ class Job:
         if session.world.main:
             self._write_sheets(found, step, last)
         if "eval/reward" in found.metrics:
-            self.last_reward = found.metrics["eval/reward"]
-            session.progress.rewarded(self.last_reward, step)
+            session.progress.rewarded(found.metrics["eval/reward"], step)
         return found.metrics
 
     def _write_sheets(self, found: Evaluated, step: int, last: bool) -> None:
@@ -112,5 +110,5 @@ class Job:
 
     def export(self, folder: Path) -> None:
         """Write what diffusers loads, with a card."""
-        export(self.policy, self.shown_values, folder, self.card.text(self.session.progress, self.last_reward))
+        export(self.policy, self.shown_values, folder, self.card.text(self.session.progress))
         self.session.console.line(f"exported {folder}")
