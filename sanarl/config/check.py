@@ -21,6 +21,7 @@ ONLY_NFT = (
     "policy.diffusers.sample.eval_num_steps",
     "rollout.n_generation",
     "rollout.n_generation_mini_batch",
+    "logging.multi_modal_log_interval",
 )
 ONLY_SFT = (
     "policy.diffusers.weighting_scheme",
@@ -30,6 +31,10 @@ ONLY_SFT = (
     "policy.diffusers.train_frames",
 )
 """Keys without effect in the other task: an info line when a file sets them."""
+ONLY_VIDEO = ("policy.diffusers.inference_frames", "policy.diffusers.train_frames")
+NEVER = ("policy.diffusers.sample.noise_level",)
+REMOTE = (f"{_TASK}.remote_reward", "validation.remote_reward")
+"""Tables that only count beside use_remote_reward = true."""
 
 
 def fault(key: str, text: str, *involves: str) -> Finding:
@@ -209,9 +214,9 @@ def _validation(config: Config, _: Set[str]) -> Iterator[Finding]:
 
 def notes(config: Config, given: Set[str], no_effect: list[str], stem: str) -> Iterator[Note]:
     """What is worth a line although it works."""
-    idle = no_effect + [key for key in (ONLY_SFT if config.task == "nft" else ONLY_NFT) if key in given]
+    idle = no_effect + [key for key in _idle(config) if key in given]
     if idle:
-        yield Note("info", f"no effect here: {', '.join(idle)}")
+        yield Note("info", f"no effect here: {', '.join(dict.fromkeys(idle))}")
     beta = config.policy.diffusers.nft_beta
     if config.task == "nft" and beta < 0.01:
         yield Note(
@@ -222,6 +227,18 @@ def notes(config: Config, given: Set[str], no_effect: list[str], stem: str) -> I
     if config.task == "nft" and config.grpo.use_remote_reward and config.grpo.reward_function:
         yield Note("warning", "train.train_policy.reward_function is not used while use_remote_reward is true")
     yield from _name_notes(config, stem)
+
+
+def _idle(config: Config) -> Iterator[str]:
+    """Keys that this configuration has no use for."""
+    yield from ONLY_SFT if config.task == "nft" else ONLY_NFT
+    yield from () if config.policy.diffusers.is_video else ONLY_VIDEO
+    yield from NEVER
+    trained = config.task == "nft" and config.grpo.use_remote_reward
+    asked = config.validation.use_remote_reward
+    yield from (
+        key for key, used in zip(REMOTE, (trained, trained if asked is None else asked), strict=True) if not used
+    )
 
 
 def native_note(modules: object) -> Iterator[Note]:

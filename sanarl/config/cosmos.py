@@ -201,6 +201,7 @@ _SFT: dict[str, Fate] = {
     "load_balanced_batching_strategy": ANY,
     "load_balanced_batches_per_optimizer_step": ANY,
     "dataloader_broadcast": ANY,
+    "dataloader_drop_last": ANY,  # epochs are laid end to end, so no step is short
 }
 
 _GRPO: dict[str, Fate] = {

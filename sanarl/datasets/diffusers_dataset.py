@@ -24,7 +24,7 @@ def get_dataset(config: Config) -> Sequence[dict[str, Any]]:
         UserError: If the folder is missing, or listing everything that is wrong in it.
     """
     key = "train.train_policy.dataset.local_dir"
-    folder = _folder(config.train.train_policy.dataset, key)
+    folder = _folder(config.train.train_policy.dataset, key, ("train",))
     try:
         if config.train.train_policy.type != "sft":
             return _items(folder)
@@ -43,7 +43,7 @@ def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
         UserError: If the folder is missing, or listing everything that is wrong in it.
     """
     key = "validation.dataset.local_dir"
-    folder = _folder(config.validation.dataset, key)
+    folder = _folder(config.validation.dataset, key, ("test", "dev"))
     try:
         return _items(folder)
     except UserError as error:
@@ -54,8 +54,14 @@ def _items(folder: Path) -> list[dict[str, Any]]:
     return [{"prompt": prompt, "metadata": {}} for prompt in captions(folder)]
 
 
-def _folder(dataset: Dataset, key: str) -> Path:
-    """local_dir, or name when that is a folder and local_dir is not set."""
+def _folder(dataset: Dataset, key: str, splits: tuple[str, ...]) -> Path:
+    """local_dir, or name when that is a folder and local_dir is not set; a folder is a split as a whole."""
+    if dataset.split not in ("", *splits):
+        split = key.replace("local_dir", "split")
+        raise UserError(
+            f"{split}: found {dataset.split!r}, but a folder of pictures has no splits; accepted: nothing, or "
+            f"{' or '.join(map(repr, splits))}; another part is another folder in local_dir"
+        )
     value = dataset.local_dir
     if not value and dataset.name and Path(dataset.name).expanduser().is_dir():
         value = dataset.name

@@ -16,6 +16,7 @@ from sanarl.shapes import captions, drawing
 
 if TYPE_CHECKING:
     from sanarl.config import Config
+    from sanarl.config.schema.base import Dataset
 
 NUM_PICTURES = 4096
 NUM_PROMPTS = 2048
@@ -49,10 +50,10 @@ def get_dataset(config: Config) -> Sequence[dict[str, Any]]:
     """4096 pictures with captions for SFT, 2048 captions for RL, of the split "train" in the mix of kinds.
 
     Raises:
-        UserError: If policy.diffusers.inference_size is not a square of at least 32 pixels, or dataset.split asks for
-            something else than "train".
+        UserError: If policy.diffusers.inference_size is not a square of at least 32 pixels, or the dataset's keys ask
+            for another data set or for something else than its split "train".
     """
-    _split(config.train.train_policy.dataset.split, "train.train_policy.dataset.split", ("train",))
+    _split(config.train.train_policy.dataset, "train.train_policy.dataset", ("train",))
     if config.train.train_policy.type == "sft":
         return Pictures(_side(config))
     prompts = captions.sample(captions.split("train"), NUM_PROMPTS, random.Random("shapes prompts"))
@@ -65,21 +66,25 @@ def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
     There are validation.num_prompts of them, 256 when that is not set.
 
     Raises:
-        UserError: If there is no such split.
+        UserError: If there is no such split, or the dataset's keys ask for another data set.
     """
-    which = _split(config.validation.dataset.split, "validation.dataset.split", ("dev", "test", "train"))
+    which = _split(config.validation.dataset, "validation.dataset", ("dev", "test", "train"))
     prompts = captions.balanced(which, config.validation.num_prompts or NUM_VALIDATION)
     return [{"prompt": prompt, "metadata": {}} for prompt in prompts]
 
 
-def _split(value: str | Sequence[str], key: str, accepted: tuple[captions.Split, ...]) -> captions.Split:
+def _split(dataset: Dataset, key: str, accepted: tuple[captions.Split, ...]) -> captions.Split:
     """The split that was asked for; the first of those accepted when none was."""
+    for name, found, known in (("name", dataset.name, ("", "shapes")), ("local_dir", dataset.local_dir, ("",))):
+        if found not in known:
+            raise UserError(f"{key}.{name}: found {found!r}; the shapes are drawn and read from nowhere; leave it out")
+    value = dataset.split
     wanted = [value] if isinstance(value, str) else list(value)
     names = [name for name in wanted if name] or [accepted[0]]
     for name in accepted:
         if names == [name]:
             return name
-    raise UserError(f"{key}: found {value!r}; accepted for shapes: {', '.join(map(repr, accepted))}")
+    raise UserError(f"{key}.split: found {value!r}; accepted for shapes: {', '.join(map(repr, accepted))}")
 
 
 def _side(config: Config) -> int:

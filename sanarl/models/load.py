@@ -44,9 +44,15 @@ def load_model(settings: ModelSettings, device: torch.device) -> FlowModel:
     """Load and wrap a model.
 
     Raises:
-        UserError: when it is not found, not readable, or of a family that is not there.
+        UserError: when it is not found, not readable, of a family that is not there, or asked for in a revision
+            that it cannot have.
     """
     name = settings.name_or_path
+    if settings.revision is not None and (name in EMBEDDED or Path(name).is_dir()):
+        raise UserError(
+            f"policy.model_revision: found {settings.revision!r}, but {name} is no hub id and has no revisions; "
+            "leave the key out"
+        )
     diffusers_logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
     pipeline = tiny.load_pipeline(name, settings.dtypes) if name in EMBEDDED else _from_pretrained(settings)

@@ -13,7 +13,7 @@ class Logging(Table):
     log_interval: Count = 1
     """Steps between lines."""
     multi_modal_log_interval: Count | None = None
-    """Steps between sample pictures; unset: with every evaluation."""
+    """Reinforcement learning: steps between sheets of a rollout; unset: none. Every evaluation has its sheet."""
     project_name: Text = "cosmos_rl"
     """Project at the tracker."""
     group_name: OptionalName = None

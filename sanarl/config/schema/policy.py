@@ -92,7 +92,7 @@ class Sample(Table):
     global_std: bool = True
     """Divide advantages by the standard deviation of the whole rollout; false: of each group."""
     noise_level: NotNegative = 1.0
-    """Noise of the stochastic flow step; without meaning while deterministic_sampling is true."""
+    """Noise of the stochastic flow step, which is not in this version."""
     deterministic_sampling: bool = True
     """Follow the ODE; must be true: the stochastic flow step with noise_level is not in this version."""
     solver: Annotated[Literal["euler", "flow", "ddim", "dpm1", "dpm2"], AfterValidator(_flow_is_euler)] = "euler"
@@ -168,7 +168,7 @@ class Policy(Table):
     is_diffusers: Literal[True]
     """Must be true: tells diffusion presets from those for language models."""
     model_revision: Text | None = None
-    """Branch, tag or commit of a hub id."""
+    """Branch, tag or commit of a hub id; folders and the models of this package have none."""
     model_gradient_checkpointing: bool = True
     """Compute activations again in the backward pass instead of keeping them."""
     lora: Lora | None = None

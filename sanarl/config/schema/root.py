@@ -47,7 +47,7 @@ class Config(Table):
     validation: Validation = Validation()
     logging: Logging = Logging()
     custom: dict[str, Any] = Field(default={})
-    """Free for your own dataset module and rewards."""
+    """Free for your own dataset module, which gets the whole configuration."""
 
     @property
     def task(self) -> Literal["sft", "sft-lora", "nft"]:

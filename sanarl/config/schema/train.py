@@ -58,11 +58,9 @@ class SFTConfig(Table):
     dataloader_seed: Seed = 0
     """Seed of the order."""
     dataloader_num_workers: Annotated[int, Field(ge=0, le=256)] = 0
-    """Processes that read data; 0: the training process."""
+    """Threads that read data; 0: the training itself reads."""
     dataloader_prefetch_factor: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Batches that each of them reads ahead."""
-    dataloader_drop_last: bool = True
-    """Accepted either way: epochs are laid end to end, so no step is short."""
+    """Steps that they read ahead; unset: 1."""
 
 
 class GRPOConfig(Table):
