@@ -36,7 +36,7 @@ SETTINGS = nft.Settings(64, 1.0, 0.0, 5.0, "all", 0.3, 0)
 
 
 def policy_in(dtype: torch.dtype, device: torch.device) -> Policy:
-    settings = ModelSettings("tiny-image", None, dtype, torch.float32, (64, 64), 12, False, False, False)
+    settings = ModelSettings("tiny-image", None, dtype, torch.float32, (64, 64), "image", 1, 12, False, False, False)
     model = load_model(settings, device)
     with torch.no_grad():  # published SANA weights are bf16, so rounding them is no part of the question
         for weight in model.transformer.parameters():

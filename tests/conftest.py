@@ -37,18 +37,19 @@ def pipeline_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def make_sana():
-    """A function that wraps a fresh smallest pipeline; its options are those of ``random_pipeline``."""
+    """A function that wraps a fresh smallest pipeline; ``frames`` above 1 makes it one for video."""
     import torch
 
     from sanarl.models.sana import Sana
-    from sanarl.models.tiny import random_pipeline
+    from sanarl.models.tiny import random_pipeline, random_video_pipeline
 
-    def make(seed=0, *, size=(32, 64), instruction=False, dtype=torch.float32, **options):
-        pipeline = random_pipeline(seed, **options)
+    def make(seed=0, *, size=(32, 64), frames=1, instruction=False, dtype=torch.float32, **options):
+        pipeline = (random_pipeline if frames == 1 else random_video_pipeline)(seed, **options)
         torch.nn.Module.to(pipeline.transformer, dtype)  # without diffusers' remark on modules kept in float32
         return Sana(
             pipeline,
             size=size,
+            frames=frames,
             max_prompt_length=12,
             complex_human_instruction=instruction,
             device=torch.device("cpu"),

@@ -1,16 +1,24 @@
-"""The table of model families: the pipeline class that a checkpoint names -> the class that wraps it."""
+"""The table of model families: the pipeline class that a checkpoint names -> what wraps it, and what it makes."""
 
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-FAMILIES = {"SanaPipeline": "sanarl.models.sana:Sana"}
+Modality = Literal["image", "video"]
 
 
-def wrapper(pipeline_class: str) -> Any:
-    """The class for a pipeline, imported on use.
+class Family(NamedTuple):
+    """Where a family's class is, imported on use, and what the family makes."""
 
-    Raises:
-        KeyError: when the family is not there.
-    """
-    module, _, name = FAMILIES[pipeline_class].partition(":")
-    return getattr(import_module(module), name)
+    path: str
+    modality: Modality
+
+    def wrapper(self) -> Any:
+        """The class that wraps a pipeline of this family."""
+        module, _, name = self.path.partition(":")
+        return getattr(import_module(module), name)
+
+
+FAMILIES = {
+    "SanaPipeline": Family("sanarl.models.sana:Sana", "image"),
+    "SanaVideoPipeline": Family("sanarl.models.sana:Sana", "video"),
+}

@@ -14,7 +14,7 @@ from transformers.utils import logging as transformers_logging
 from sanarl.errors import UserError
 from sanarl.models import tiny
 from sanarl.models.base import FlowModel
-from sanarl.models.families import FAMILIES, wrapper
+from sanarl.models.families import FAMILIES, Modality
 
 EMBEDDED = ("tiny-image",)
 
@@ -29,6 +29,9 @@ class ModelSettings:
     other_dtype: torch.dtype
     """Of text encoder and autoencoder."""
     size: tuple[int, int]
+    modality: Modality
+    frames: int
+    """Of a sample; 1 for pictures."""
     max_prompt_length: int
     complex_human_instruction: bool
     offload: bool
@@ -56,9 +59,16 @@ def load_model(settings: ModelSettings, device: torch.device) -> FlowModel:
     diffusers_logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
     pipeline = tiny.load_pipeline(name, settings.dtypes) if name in EMBEDDED else _from_pretrained(settings)
-    model = wrapper(type(pipeline).__name__)(
+    family = FAMILIES[type(pipeline).__name__]
+    if family.modality != settings.modality:
+        raise UserError(
+            f"policy.diffusers.is_video: {str(settings.modality == 'video').lower()}, but {name} is a "
+            f"{type(pipeline).__name__}, which makes {family.modality}"
+        )
+    model = family.wrapper()(
         pipeline,
         size=settings.size,
+        frames=settings.frames,
         max_prompt_length=settings.max_prompt_length,
         complex_human_instruction=settings.complex_human_instruction,
         device=device,

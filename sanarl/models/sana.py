@@ -1,13 +1,17 @@
-"""SANA (Xie et al., arXiv:2410.10629; SANA-1.5, arXiv:2501.18427) through its diffusers pipeline."""
+"""SANA through its diffusers pipelines, pictures and video in one class.
+
+Xie et al., arXiv:2410.10629; SANA-1.5, arXiv:2501.18427; SANA-Video, arXiv:2509.24695.
+"""
 
 import inspect
 
 import torch
-from diffusers import SanaPipeline
+from diffusers import SanaPipeline, SanaVideoPipeline
 from torch import Tensor
 
 from sanarl.errors import UserError
 from sanarl.models.offload import Visitor
+from sanarl.models.vae import codec
 from sanarl.types import Cond
 
 TIMESTEPS = 1000  # the transformer is conditioned on sigma in thousandths
@@ -15,12 +19,13 @@ PROMPTS_AT_ONCE = 64
 
 
 class Sana:
-    """SANA for images: DC-AE latents (B, C, H/f, W/f), Gemma text embeddings, a linear-attention transformer."""
+    """Latents of the rank of their autoencoder, Gemma text embeddings, a linear-attention transformer."""
 
     def __init__(
         self,
-        pipeline: SanaPipeline,
+        pipeline: SanaPipeline | SanaVideoPipeline,
         size: tuple[int, int],
+        frames: int,
         max_prompt_length: int,
         complex_human_instruction: bool,
         device: torch.device,
@@ -30,31 +35,35 @@ class Sana:
 
         Args:
             pipeline: loaded, in the dtypes that shall be computed in.
-            size: height and width of the pictures in pixels.
+            size: height and width of samples in pixels.
+            frames: of a sample; 1 for pictures.
             max_prompt_length: text tokens kept of a prompt.
             complex_human_instruction: put the pipeline's own instruction before every prompt, as its call does.
             device: where to compute.
             offload: keep the text encoder and the autoencoder on the CPU while they are not in use.
 
         Raises:
-            UserError: when the autoencoder cannot make pictures of this size.
+            UserError: when the autoencoder or the transformer's patches do not fit this size.
         """
         self.pipeline, self.device = pipeline, device
         self.transformer = pipeline.transformer.requires_grad_(False).eval().to(device)
         self._vae = Visitor(pipeline.vae, device, stays=not offload)
         self._text_encoder = Visitor(pipeline.text_encoder, device, stays=not offload)
         self._max_prompt_length = max_prompt_length
-        self._instruction = _default_instruction() if complex_human_instruction else None
-        factor, channels = pipeline.vae_scale_factor, self.transformer.config.in_channels
-        if any(edge % (factor * self.transformer.config.patch_size) for edge in size):
+        self._instruction = _default_instruction(pipeline) if complex_human_instruction else None
+        config = self.transformer.config
+        self._codec = codec(pipeline.vae)
+        self.latent_shape: tuple[int, ...] = self._codec.latent_shape(config.in_channels, frames, size)
+        patch = config.patch_size if isinstance(config.patch_size, int) else config.patch_size[-1]
+        if any(cells % patch for cells in self.latent_shape[-2:]):
             raise UserError(
-                f"policy.diffusers.inference_size: found {list(size)}; the autoencoder works in cells of "
-                f"{factor * self.transformer.config.patch_size} pixels, so height and width must be multiples of that"
+                f"policy.diffusers.inference_size: found {list(size)}; that is {list(self.latent_shape[-2:])} latent "
+                f"cells, and the transformer takes them in patches of {patch}"
             )
-        self.latent_shape: tuple[int, ...] = (channels, size[0] // factor, size[1] // factor)
         scheduler = pipeline.scheduler.config
         self.flow_shift = float(scheduler.get("flow_shift") or scheduler.get("shift") or 1.0)
-        self._learned_sigma = self.transformer.config.out_channels == 2 * channels
+        self._learned_sigma = config.out_channels == 2 * config.in_channels
+        self._timestep_scale = config.get("timestep_scale", 1.0)
 
     @torch.no_grad()
     def encode_prompts(self, prompts: list[str]) -> Cond:
@@ -82,28 +91,31 @@ class Sana:
 
     @torch.no_grad()
     def encode_media(self, media: Tensor, mini_batch: int) -> Tensor:
-        """(B, 1, 3, H, W) in [0, 1] -> latents (B, C, H', W') float32, scaled by the autoencoder's scaling_factor."""
+        """(B, F, 3, H, W) in [0, 1] -> latents float32, in the scale that the transformer sees."""
         with self._vae.here() as vae:
             parts = [
-                vae.encode((2 * part[:, 0] - 1).to(self.device, vae.dtype)).latent for part in media.split(mini_batch)
+                self._codec.encode(vae, (2 * part - 1).to(self.device, vae.dtype)) for part in media.split(mini_batch)
             ]
-            return torch.cat(parts).float() * vae.config.scaling_factor
+        return torch.cat(parts).float()
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
-        """Latents (B, C, H', W') -> media (B, 1, 3, H, W) float32 in [0, 1]."""
+        """Latents -> media (B, F, 3, H, W) float32 in [0, 1]."""
         with self._vae.here() as vae:
-            pixels = vae.decode((latents / vae.config.scaling_factor).to(vae.dtype)).sample
-        return (pixels.float() / 2 + 0.5).clamp(0, 1)[:, None]
+            pixels = self._codec.decode(vae, latents.to(vae.dtype))
+        return (pixels.float() / 2 + 0.5).clamp(0, 1)
 
     def velocity(self, x_t: Tensor, sigma: Tensor, cond: Cond) -> Tensor:
-        """Velocity at ``x_t`` (B, C, H', W') and ``sigma`` (B,), computed in the transformer's dtype."""
+        """Velocity at ``x_t`` and ``sigma`` (B,), computed in the transformer's dtype.
+
+        Pipelines for pictures multiply the timestep by the transformer's timestep_scale; those for video have none.
+        """
         dtype = self.transformer.dtype
         out = self.transformer(
             x_t.to(dtype),
             encoder_hidden_states=cond.embeds.to(dtype),
             encoder_attention_mask=cond.mask,
-            timestep=sigma.float() * TIMESTEPS * self.transformer.config.timestep_scale,
+            timestep=sigma.float() * TIMESTEPS * self._timestep_scale,
             return_dict=False,
         )[0]
         if self._learned_sigma:
@@ -111,6 +123,6 @@ class Sana:
         return out.to(x_t.dtype)
 
 
-def _default_instruction() -> list[str]:
+def _default_instruction(pipeline: SanaPipeline | SanaVideoPipeline) -> list[str]:
     """The instruction that the pipeline's own call puts before a prompt."""
-    return list(inspect.signature(SanaPipeline.__call__).parameters["complex_human_instruction"].default)
+    return list(inspect.signature(type(pipeline).__call__).parameters["complex_human_instruction"].default)

@@ -12,7 +12,15 @@ from functools import cache
 from importlib import resources
 
 import torch
-from diffusers import AutoencoderDC, FlowMatchEulerDiscreteScheduler, SanaPipeline, SanaTransformer2DModel
+from diffusers import (
+    AutoencoderDC,
+    AutoencoderKLWan,
+    FlowMatchEulerDiscreteScheduler,
+    SanaPipeline,
+    SanaTransformer2DModel,
+    SanaVideoPipeline,
+    SanaVideoTransformer3DModel,
+)
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import Gemma2Config, Gemma2Model, GemmaTokenizer
 
@@ -207,6 +215,51 @@ def random_pipeline(
         timestep_scale: Factor on the timestep, as the transformer's configuration states it.
     """
     return _assemble(SMALLEST, seed, flow_shift=flow_shift, learned_sigma=learned_sigma, timestep_scale=timestep_scale)
+
+
+def random_video_pipeline(seed: int = 0, *, flow_shift: float = 1.0, learned_sigma: bool = False) -> SanaVideoPipeline:
+    """The smallest video pipeline of the real classes, untrained, float32, in eval mode: for tests.
+
+    The autoencoder is Wan's: 4x down in time, 8x a side, latents normalised with a mean and deviation a channel.
+
+    Args:
+        seed: Equal seeds give equal weights; torch's global random state is left as it was.
+        flow_shift: ``shift`` of the scheduler.
+        learned_sigma: Let the transformer return twice the latent channels, of which the second half is not velocity.
+    """
+    tokenizer, channels = build_tokenizer(), 4
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        vae = AutoencoderKLWan(
+            base_dim=4,
+            z_dim=channels,
+            dim_mult=[1, 1, 1, 1],
+            num_res_blocks=1,
+            latents_mean=[0.1, -0.2, 0.3, 0.0],
+            latents_std=[0.5, 1.0, 1.5, 2.0],
+        )
+        transformer = SanaVideoTransformer3DModel(
+            in_channels=channels,
+            out_channels=channels * (2 if learned_sigma else 1),
+            num_attention_heads=2,
+            attention_head_dim=12,
+            num_layers=2,
+            num_cross_attention_heads=2,
+            cross_attention_head_dim=12,
+            cross_attention_dim=24,
+            caption_channels=SMALLEST.text_width,
+            sample_size=8,
+            patch_size=(1, 2, 2),
+        )
+        pipeline = SanaVideoPipeline(
+            tokenizer=tokenizer,
+            text_encoder=_text_encoder(SMALLEST, len(tokenizer)).eval(),
+            vae=vae.eval(),
+            transformer=transformer.eval(),
+            scheduler=FlowMatchEulerDiscreteScheduler(shift=flow_shift),
+        )
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
 
 
 def load_pipeline(

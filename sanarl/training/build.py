@@ -43,7 +43,7 @@ def refuse_unsupported(config: Config) -> None:
             f"policy.model_name_or_path: {config.policy.model_name_or_path} is a Stable Diffusion 3 model; "
             "that family is not there yet, SANA is"
         )
-    if config.policy.diffusers.is_video:
+    if config.modality == "video":
         faults.append("policy.diffusers.is_video: true; video is not there yet, images are")
     for key, policy in (("train.train_policy", config.train.train_policy), ("validation", config.validation)):
         if getattr(policy, "use_remote_reward", None):
@@ -160,6 +160,8 @@ def _model_settings(config: Config) -> ModelSettings:
         transformer_dtype=settings.DTYPES[config.train.param_dtype],
         other_dtype=settings.DTYPES[diffusers.dtype],
         size=diffusers.inference_size,
+        modality=config.modality,
+        frames=config.sample_frames,
         max_prompt_length=diffusers.max_prompt_length,
         complex_human_instruction=diffusers.complex_human_instruction,
         offload=diffusers.offload,

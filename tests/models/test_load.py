@@ -6,6 +6,7 @@ import torch
 
 from sanarl.errors import UserError
 from sanarl.models.load import ModelSettings, load_model
+from sanarl.models.tiny import random_video_pipeline
 
 CPU = torch.device("cpu")
 
@@ -17,6 +18,8 @@ def settings(path, **changes):
         "transformer_dtype": torch.float32,
         "other_dtype": torch.float32,
         "size": (32, 32),
+        "modality": "image",
+        "frames": 1,
         "max_prompt_length": 12,
         "complex_human_instruction": False,
         "offload": True,
@@ -92,3 +95,14 @@ def test_a_folder_with_missing_or_damaged_weights_is_refused(pipeline_folder, tm
 def test_a_name_that_is_nowhere_names_the_embedded_models():
     with pytest.raises(UserError, match=r"neither a local folder nor .*embedded models: tiny-image"):
         load_model(settings("nobody/nothing-at-all"), CPU)
+
+
+def test_a_picture_model_is_no_video_model(pipeline_folder):
+    with pytest.raises(UserError, match=r"is_video: true, but .* is a SanaPipeline, which makes image"):
+        load_model(settings(pipeline_folder, modality="video", frames=5), CPU)
+
+
+def test_a_video_pipeline_is_loaded_from_a_folder(tmp_path):
+    random_video_pipeline().save_pretrained(tmp_path)
+    model = load_model(settings(tmp_path, modality="video", frames=9), CPU)
+    assert model.latent_shape == (4, 3, 4, 4)

@@ -5,6 +5,7 @@ import torch
 
 from sanarl.errors import UserError
 from sanarl.maths import draw
+from sanarl.models.vae import codec
 from sanarl.rollout.generate import Sampler, generate
 from sanarl.types import Cond
 
@@ -13,6 +14,8 @@ VARIANTS = {
     "shift": {"flow_shift": 3.0},
     "learned sigma": {"learned_sigma": True},
     "timestep scale": {"timestep_scale": 0.001},
+    "video": {"frames": 9},
+    "video, learned sigma": {"frames": 5, "learned_sigma": True, "flow_shift": 3.0},
 }
 PROMPTS = ["a red circle", "two blue squares", "a red circle left of a blue square"]
 
@@ -69,9 +72,11 @@ def test_own_rollout_is_the_stock_pipelines(model, make_policy, guidance):
     sampler = Sampler(steps, guidance, "euler", model.flow_shift, mini_batch=2)
     found = list(generate(policy, PROMPTS, ids, ids, sampler, (3, "test")))
     noise = draw.normal(ids, model.latent_shape, 3, "test", "noise")
-    height, width = (8 * edge for edge in model.latent_shape[1:])
+    height, width = (8 * edge for edge in model.latent_shape[-2:])
+    frames = {"frames": 4 * model.latent_shape[1] - 3} if len(model.latent_shape) == 4 else {}
     theirs = model.pipeline(
         PROMPTS,
+        **frames,
         height=height,
         width=width,
         latents=noise,
@@ -82,7 +87,7 @@ def test_own_rollout_is_the_stock_pipelines(model, make_policy, guidance):
         use_resolution_binning=False,
         max_sequence_length=12,
         complex_human_instruction=None,
-    ).images
+    )[0]
     ours = torch.cat([rollout.latents for _, rollout, _ in found])
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-5 * guidance)
     assert (theirs - noise).abs().max() > 0.1
@@ -181,3 +186,50 @@ def test_nothing_of_a_fresh_model_is_trainable_and_all_of_it_is_in_eval_mode(mod
     for part in (model.transformer, model.pipeline.vae, model.pipeline.text_encoder):
         assert not part.training
         assert not any(p.requires_grad for p in part.parameters())
+
+
+def test_clips_are_encoded_and_decoded_with_the_autoencoders_mean_and_deviation(make_sana):
+    # Reference: the autoencoder called by hand on pixels in [-1, 1]; latents less their mean, over their deviation.
+    model = make_sana(frames=9)
+    vae = model.pipeline.vae
+    media = torch.rand(2, 9, 3, 32, 64, generator=torch.Generator().manual_seed(0))
+    latents = model.encode_media(media, mini_batch=1)
+    assert latents.shape == (2, *model.latent_shape) == (2, 4, 3, 4, 8)
+    mean, std = (torch.tensor(x).view(1, 4, 1, 1, 1) for x in (vae.config.latents_mean, vae.config.latents_std))
+    with torch.no_grad():
+        by_hand = (vae.encode((2 * media - 1).transpose(1, 2)).latent_dist.mode() - mean) / std
+        pixels = vae.decode(by_hand * std + mean).sample.transpose(1, 2)
+    torch.testing.assert_close(latents, by_hand, rtol=0, atol=1e-5)
+    decoded = model.decode(latents)
+    assert decoded.shape == media.shape
+    torch.testing.assert_close(decoded, (pixels / 2 + 0.5).clamp(0, 1), rtol=0, atol=1e-4)
+
+
+def test_what_the_decoder_shows_is_what_the_stock_video_pipeline_shows(make_sana):
+    # Reference: SanaVideoPipeline's own decoding of the same latents, to 8 bits.
+    model = make_sana(frames=5)
+    noise = torch.randn(1, *model.latent_shape, generator=torch.Generator().manual_seed(2))
+    settings = {
+        "height": 32,
+        "width": 64,
+        "frames": 5,
+        "num_inference_steps": 1,
+        "sigmas": [1.0],
+        "guidance_scale": 1.0,
+    }
+    settings |= {"use_resolution_binning": False, "max_sequence_length": 12, "complex_human_instruction": None}
+    latents = model.pipeline(PROMPTS[0], latents=noise, output_type="latent", **settings)[0]
+    shown = model.pipeline(PROMPTS[0], latents=noise, output_type="np", **settings)[0]
+    ours = model.decode(latents)[0].permute(0, 2, 3, 1).numpy()
+    assert abs(ours - shown[0]).max() < 1e-5
+
+
+@pytest.mark.parametrize("frames", [0, 4, 10])
+def test_frames_that_do_not_fit_are_refused(make_sana, frames):
+    with pytest.raises(UserError, match=f"inference_frames: found {frames}; .* multiple of 4"):
+        make_sana(frames=frames)
+
+
+def test_a_picture_model_makes_no_clips(make_sana):
+    with pytest.raises(UserError, match="1 frame; found 5"):
+        codec(make_sana().pipeline.vae).latent_shape(8, 5, (32, 64))

@@ -75,6 +75,21 @@ class Config(Table):
         return "unknown"
 
     @property
+    def modality(self) -> Literal["image", "video"]:
+        """What the model makes."""
+        return "video" if self.policy.diffusers.is_video else "image"
+
+    @property
+    def sample_frames(self) -> int:
+        """Frames of a sample; 1 for pictures."""
+        return self.policy.diffusers.inference_frames if self.modality == "video" else 1
+
+    @property
+    def item_frames(self) -> int:
+        """Frames of a training item; 1 for pictures."""
+        return self.policy.diffusers.train_frames if self.modality == "video" else 1
+
+    @property
     def sft(self) -> SFTConfig:
         """train.train_policy of an SFT run."""
         assert isinstance(self.train.train_policy, SFTConfig), "asked for SFT settings in reinforcement learning"
