@@ -36,7 +36,11 @@ SETTINGS = nft.Settings(64, 1.0, 0.0, 5.0, "all", 0.3, 0)
 
 
 def policy_in(dtype: torch.dtype, device: torch.device) -> Policy:
-    settings = ModelSettings("tiny-image", None, dtype, torch.float32, (64, 64), "image", 1, 12, False, False, False)
+    sizes = {"size": (64, 64), "modality": "image", "frames": 1, "max_prompt_length": 12}
+    prompts = {"complex_human_instruction": False, "motion_score": None}
+    settings = ModelSettings(
+        "tiny-image", None, dtype, torch.float32, **sizes, **prompts, offload=False, gradient_checkpointing=False
+    )
     model = load_model(settings, device)
     with torch.no_grad():  # published SANA weights are bf16, so rounding them is no part of the question
         for weight in model.transformer.parameters():

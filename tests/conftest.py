@@ -43,7 +43,7 @@ def make_sana():
     from sanarl.models.sana import Sana
     from sanarl.models.tiny import random_pipeline, random_video_pipeline
 
-    def make(seed=0, *, size=(32, 64), frames=1, instruction=False, dtype=torch.float32, **options):
+    def make(seed=0, *, size=(32, 64), frames=1, instruction=False, motion_score=None, dtype=torch.float32, **options):
         pipeline = (random_pipeline if frames == 1 else random_video_pipeline)(seed, **options)
         torch.nn.Module.to(pipeline.transformer, dtype)  # without diffusers' remark on modules kept in float32
         return Sana(
@@ -52,6 +52,7 @@ def make_sana():
             frames=frames,
             max_prompt_length=12,
             complex_human_instruction=instruction,
+            motion_score=motion_score,
             device=torch.device("cpu"),
             offload=False,
         )

@@ -34,6 +34,7 @@ class ModelSettings:
     """Of a sample; 1 for pictures."""
     max_prompt_length: int
     complex_human_instruction: bool
+    motion_score: int | None
     offload: bool
     gradient_checkpointing: bool
 
@@ -71,6 +72,7 @@ def load_model(settings: ModelSettings, device: torch.device) -> FlowModel:
         frames=settings.frames,
         max_prompt_length=settings.max_prompt_length,
         complex_human_instruction=settings.complex_human_instruction,
+        motion_score=settings.motion_score,
         device=device,
         offload=settings.offload and device.type != "cpu",
     )

@@ -28,6 +28,7 @@ class Sana:
         frames: int,
         max_prompt_length: int,
         complex_human_instruction: bool,
+        motion_score: int | None,
         device: torch.device,
         offload: bool,
     ):
@@ -39,6 +40,7 @@ class Sana:
             frames: of a sample; 1 for pictures.
             max_prompt_length: text tokens kept of a prompt.
             complex_human_instruction: put the pipeline's own instruction before every prompt, as its call does.
+            motion_score: appended to every prompt but the empty one as SANA-Video's training captions have it.
             device: where to compute.
             offload: keep the text encoder and the autoencoder on the CPU while they are not in use.
 
@@ -50,6 +52,7 @@ class Sana:
         self._vae = Visitor(pipeline.vae, device, stays=not offload)
         self._text_encoder = Visitor(pipeline.text_encoder, device, stays=not offload)
         self._max_prompt_length = max_prompt_length
+        self._suffix = "" if motion_score is None else f" motion score: {motion_score}."
         self._instruction = _default_instruction(pipeline) if complex_human_instruction else None
         config = self.transformer.config
         self._codec = codec(pipeline.vae)
@@ -80,7 +83,7 @@ class Sana:
         parts = []
         for start in range(0, len(prompts), PROMPTS_AT_ONCE):
             embeds, mask, _, _ = self.pipeline.encode_prompt(
-                prompts[start : start + PROMPTS_AT_ONCE],
+                [p + self._suffix if p else p for p in prompts[start : start + PROMPTS_AT_ONCE]],
                 do_classifier_free_guidance=False,
                 device=self.device,
                 max_sequence_length=self._max_prompt_length,

@@ -8,6 +8,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from sanarl.rollout.clips import write_mp4
+
 GAP, TEXT = 6, 12
 SHOWN_EDGE = 384  # no picture on a sheet is larger
 
@@ -56,18 +58,23 @@ def sheet(rows: list[tuple[str, list[tuple[Tensor, float | None]]]], path: Path,
     canvas.save(path)
 
 
-def pictures(prompts: list[str], media: Tensor, folder: Path) -> None:
-    """Write the first frame of every sample in full size.
+def singles(prompts: list[str], media: Tensor, folder: Path, fps: float) -> None:
+    """Write every sample in full size: pictures as PNG, clips as mp4.
 
     Args:
         prompts: K captions. media: (K, F, 3, H, W).
-        folder: gets ``NUMBER_WORDS_HASH.png``; number and hash keep captions that begin alike apart.
+        folder: gets ``NUMBER_WORDS_HASH.png`` (or mp4); number and hash keep captions that begin alike apart.
+        fps: of clips.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for number, (prompt, sample) in enumerate(zip(prompts, media, strict=True)):
         words = re.sub(r"[^a-z0-9]+", "-", prompt.lower()).strip("-")[:40].strip("-") or "prompt"
         digest = hashlib.blake2b(prompt.encode(), digest_size=4).hexdigest()
-        to_image(sample[0]).save(folder / f"{number:03d}_{words}_{digest}.png")
+        stem = f"{number:03d}_{words}_{digest}"
+        if len(sample) == 1:
+            to_image(sample[0]).save(folder / f"{stem}.png")
+        else:
+            write_mp4(sample, folder / f"{stem}.mp4", fps)
 
 
 def _fitted(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:

@@ -109,6 +109,7 @@ class Parts:
             eval_every=config.validation.freq,
             eval_first=config.validation.val_before_train,
             card=Card(config, self.model.flow_shift),
+            fps=config.policy.diffusers.fps,
         )
 
 
@@ -164,6 +165,7 @@ def _model_settings(config: Config) -> ModelSettings:
         frames=config.sample_frames,
         max_prompt_length=diffusers.max_prompt_length,
         complex_human_instruction=diffusers.complex_human_instruction,
+        motion_score=diffusers.motion_score,
         offload=diffusers.offload,
         gradient_checkpointing=policy.model_gradient_checkpointing,
     )

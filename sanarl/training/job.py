@@ -32,6 +32,7 @@ class Job:
     eval_every: int
     eval_first: bool
     card: Card
+    fps: float
     before: Evaluated | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -98,7 +99,7 @@ class Job:
         rows = [(c, [(m, s)]) for c, m, s in zip(found.prompts, found.shown, scores, strict=True)]
         path = folder / f"step_{step:06d}.png"
         preview.sheet(rows, path)
-        preview.pictures(found.prompts, found.shown, folder / f"step_{step:06d}")
+        preview.singles(found.prompts, found.shown, folder / f"step_{step:06d}", self.fps)
         self.session.picture(step, "samples", path)
         if step == 0:
             self.before = found

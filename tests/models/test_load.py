@@ -22,6 +22,7 @@ def settings(path, **changes):
         "frames": 1,
         "max_prompt_length": 12,
         "complex_human_instruction": False,
+        "motion_score": None,
         "offload": True,
         "gradient_checkpointing": False,
     }

@@ -233,3 +233,12 @@ def test_frames_that_do_not_fit_are_refused(make_sana, frames):
 def test_a_picture_model_makes_no_clips(make_sana):
     with pytest.raises(UserError, match="1 frame; found 5"):
         codec(make_sana().pipeline.vae).latent_shape(8, 5, (32, 64))
+
+
+def test_the_motion_score_ends_every_prompt_but_the_empty_one(make_sana):
+    # Reference: the same words written into the prompt.
+    scored, plain = make_sana(frames=5, motion_score=30), make_sana(frames=5)
+    found = scored.encode_prompts([PROMPTS[0], ""])
+    wanted = plain.encode_prompts([f"{PROMPTS[0]} motion score: 30.", ""])
+    assert torch.equal(found.mask, wanted.mask)
+    torch.testing.assert_close(found.embeds, wanted.embeds, rtol=0, atol=1e-6)

@@ -3,7 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sanarl.rollout.preview import GAP, TEXT, pictures, sheet, to_image
+from sanarl.rollout.preview import GAP, TEXT, sheet, singles, to_image
 
 
 def picture(colour, height=64, width=64):
@@ -67,9 +67,16 @@ def test_pictures_of_captions_that_begin_alike_do_not_overwrite_each_other(tmp_p
         ".",
     ]
     media = torch.rand(5, 1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    pictures(prompts, media, tmp_path / "step")
+    singles(prompts, media, tmp_path / "step", fps=16)
     files = sorted((tmp_path / "step").iterdir())
     assert len(files) == 5
     assert [f.name[:4] for f in files] == ["000_", "001_", "002_", "003_", "004_"]
     found = opened(files[2])  # reference: the pixels that were given
     np.testing.assert_array_equal(found, (media[2, 0].permute(1, 2, 0) * 255).round().byte().numpy())
+
+
+def test_clips_are_written_as_mp4(tmp_path):
+    singles(["a red circle moving right"], torch.rand(1, 5, 3, 32, 32), tmp_path, fps=8)
+    (file,) = tmp_path.iterdir()
+    assert file.suffix == ".mp4"
+    assert file.stat().st_size > 500
