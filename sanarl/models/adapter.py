@@ -39,9 +39,9 @@ def add_adapter(transformer: nn.Module, settings: LoraSettings, seed: int) -> di
         Parameter name -> starting value in float32. The adapter's own weights are in the transformer's dtype.
 
     Raises:
-        UserError: when a target names no module of the transformer.
+        UserError: when a target names no module of the transformer, or a pattern no target.
     """
-    _check_targets(transformer, settings.target_modules)
+    _check_targets(transformer, settings)
     dtype = transformer.dtype
     transformer.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
@@ -65,22 +65,38 @@ def add_adapter(transformer: nn.Module, settings: LoraSettings, seed: int) -> di
     return start
 
 
-def _check_targets(transformer: nn.Module, targets: list[str] | str) -> None:
+def _check_targets(transformer: nn.Module, settings: LoraSettings) -> None:
+    targets = settings.target_modules
     layers = [n for n, m in transformer.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     suffixes = sorted({re.sub(r"^.*?\d+\.", "", n) for n in layers})
     if isinstance(targets, str):
         try:
-            missing = [] if any(re.fullmatch(targets, n) for n in layers) else [targets]
+            missing = [] if any(_is_target(n, targets) for n in layers) else [targets]
         except re.error as error:
             raise UserError(f"policy.lora.target_modules: {targets!r} is no regular expression: {error}") from None
     else:
-        missing = [t for t in targets if not any(n == t or n.endswith(f".{t}") for n in layers)]
+        missing = [t for t in targets if not any(_is_target(n, [t]) for n in layers)]
     if missing:
         hints = {near for t in missing for near in difflib.get_close_matches(t, suffixes, n=2)}
         raise UserError(
             f"policy.lora.target_modules: nothing in {type(transformer).__name__} is called {', '.join(missing)}; "
             f"{'did you mean ' + ', '.join(sorted(hints)) + '?' if hints else 'its layers are ' + ', '.join(suffixes)}"
         )
+    adapted = [n for n in layers if _is_target(n, targets)]
+    for key, pattern in (("r_pattern", settings.r_pattern), ("alpha_pattern", settings.alpha_pattern)):
+        for name in pattern:
+            try:
+                found = any(re.fullmatch(rf"(.*\.)?({name})", n) for n in adapted)  # as PEFT matches
+            except re.error as error:
+                raise UserError(f"policy.lora.{key}: {name!r} is no regular expression: {error}") from None
+            if not found:
+                raise UserError(f"policy.lora.{key}: {name!r} is the name of no layer in target_modules")
+
+
+def _is_target(name: str, targets: list[str] | str) -> bool:
+    if isinstance(targets, str):
+        return re.fullmatch(targets, name) is not None
+    return any(name == t or name.endswith(f".{t}") for t in targets)
 
 
 def read_adapter(path: Path, transformer: nn.Module, settings: LoraSettings) -> dict[str, Tensor]:
