@@ -13,37 +13,43 @@ from sanarl.importing import import_named, nearest, where
 if TYPE_CHECKING:
     from sanarl.rewards.mix import Mix
 
-# name -> where it is defined: a class (built without arguments) or a function
+_SCORERS = "sanarl.rewards.scorers"
+
+# name -> where it is defined: a class, built with the arguments that a configuration gives, or a function
 TABLE = {
-    "shapes": "sanarl.rewards.scorers.shapes:Shapes",
+    "shapes": f"{_SCORERS}.shapes:Shapes",
+    "pickscore": f"{_SCORERS}.clip:PickScore",
+    "clipscore": f"{_SCORERS}.clip:ClipScore",
+    "hpsv2": f"{_SCORERS}.hpsv2:HPSv2",
 }
 
 # Rewards that presets in circulation name and this version does not have.
 # fmt: off
 NOT_YET = frozenset({
-    "aesthetic", "clipscore", "cosmos_reason1", "dance_grpo", "deqa", "gen_eval", "geneval", "hpsv2", "hpsv3",
-    "image_reward", "imagereward", "jpeg_compressibility", "jpeg_incompressibility", "ocr", "pickscore",
-    "qwenvl", "unified_reward", "unifiedreward", "video_ocr",
+    "aesthetic", "cosmos_reason1", "dance_grpo", "deqa", "gen_eval", "geneval", "hpsv3", "image_reward", "imagereward",
+    "jpeg_compressibility", "jpeg_incompressibility", "ocr", "qwenvl", "unified_reward", "unifiedreward", "video_ocr",
 })
 # fmt: on
 
 __all__ = ["NOT_YET", "TABLE", "build"]
 
 
-def build(reward_function: Mapping[str, float]) -> Mix:
+def build(reward_function: Mapping[str, float], arguments: Mapping[str, Mapping[str, Any]] | None = None) -> Mix:
     """Make the rewards that a configuration names.
 
     Args:
         reward_function: Name -> weight. A name is one of ``TABLE``, or ``module:function`` or
-            ``path/to/file.py:function`` for one's own. A class is built without arguments.
+            ``path/to/file.py:function`` for one's own.
+        arguments: Name -> keyword arguments of its class, such as ``{"hpsv2": {"version": "v2.0"}}``.
 
     Raises:
-        UserError: Listing every unknown name, unusable object and unusable weight.
+        UserError: Listing every unknown name, unusable object, argument and weight, and missing weights.
     """
     from sanarl.rewards.mix import Mix
 
     if not reward_function:
         raise UserError(f"reward_function is empty; accepted: {_accepted()}")
+    arguments = arguments or {}
     faults, parts = [], {}
     short = [_label(name) for name in reward_function]
     for name, weight in reward_function.items():
@@ -52,9 +58,15 @@ def build(reward_function: Mapping[str, float]) -> Mix:
             faults.append(f"reward {name!r}: found the weight {weight!r}; accepted: a finite number")
             continue
         try:
-            parts[label if short.count(label) == 1 else name] = (float(weight), _resolve(name))
+            reward = _resolve(name, arguments.get(name, {}))
+            parts[label if short.count(label) == 1 else name] = (float(weight), reward)
         except UserError as error:
             faults.append(str(error))
+    faults += [
+        f"reward_args: found {name!r}; accepted: a name of reward_function, here {', '.join(reward_function)}"
+        for name in arguments
+        if name not in reward_function
+    ]
     if not faults and not any(weight > 0 for weight, _ in parts.values()):
         found = {name: weight for name, (weight, _) in parts.items()}
         faults.append(f"reward_function: found the weights {found}; accepted: at least one above 0")
@@ -71,7 +83,7 @@ def _label(name: str) -> str:
     return name.rpartition(":")[2]
 
 
-def _resolve(name: str) -> Any:
+def _resolve(name: str, arguments: Mapping[str, Any]) -> Any:
     """The callable behind a name."""
     target = TABLE.get(name, name)
     module_name, colon, attribute = target.rpartition(":")
@@ -88,15 +100,30 @@ def _resolve(name: str) -> Any:
         public = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
         raise UserError(f"reward {name!r}: {module_name} has no {attribute!r}{nearest(attribute, public)}")
     if inspect.isclass(value):
-        try:
-            value = value()
-        except UserError as error:
-            raise UserError(f"reward {name!r}: {error}") from error
-        except (Exception, SystemExit) as error:
-            text = f"reward {name!r}: {attribute}() failed; a class is built without arguments\n  {where(error)}"
-            raise UserError(text) from error
+        value = _built(name, attribute, value, arguments)
+    elif arguments:
+        raise UserError(f"reward {name!r}: found the arguments {sorted(arguments)}; accepted: none, it is no class")
     _check_call(name, value)
     return value
+
+
+def _built(name: str, attribute: str, kind: type, arguments: Mapping[str, Any]) -> Any:
+    """An object of a reward's class."""
+    try:
+        known = list(inspect.signature(kind).parameters)
+    except ValueError:  # built-in without a signature
+        known = list(arguments)
+    unknown = [key for key in arguments if key not in known]
+    if unknown:
+        raise UserError(f"reward {name!r}: found the arguments {unknown}; accepted: {', '.join(known) or 'none'}")
+    try:
+        return kind(**arguments)
+    except UserError as error:
+        raise UserError(f"reward {name!r}: {error}") from error
+    except (Exception, SystemExit) as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        advice = "" if arguments else "; a class is built without arguments, or with those of reward_args"
+        raise UserError(f"reward {name!r}: {attribute}({given}) failed{advice}\n  {where(error)}") from error
 
 
 def _check_call(name: str, reward: Any) -> None:

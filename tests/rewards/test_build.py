@@ -9,6 +9,7 @@ import torch
 
 from sanarl.errors import UserError
 from sanarl.rewards import NOT_YET, TABLE, build
+from sanarl.rewards.weights import ALIASES, needed
 from sanarl.shapes import captions, drawing, scoring
 
 MINE = """
@@ -22,6 +23,9 @@ class Greedy:
 class Failing:
     def __init__(self): raise OSError("no weights")
     def __call__(self, media, prompts, metadata): pass
+class Scaled:
+    def __init__(self, factor=1): self.factor = factor
+    def __call__(self, media, prompts, metadata): return self.factor * media.flatten(1).mean(1)
 class Plain: pass
 def short(media, prompts): pass
 number = 3
@@ -45,9 +49,45 @@ def page(reward_function):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", list(TABLE))
-def test_every_name_of_the_table_is_built(name):
-    assert build({name: 0.5}).names == [name]
+@pytest.fixture
+def no_weights(tmp_path, monkeypatch):
+    """A working directory and a hub cache without any weights."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(set(TABLE) - {"ocr"}))
+@pytest.mark.usefixtures("no_weights")
+def test_every_name_of_the_table_is_built_or_says_what_it_lacks(name):
+    if not needed(name):
+        assert build({name: 0.5}).names == [name]
+        return
+    text = page({name: 0.5})
+    for part in ("are missing", needed(name)[0].repo, needed(name)[0].spelled(), "./reward_ckpts", "the hub's cache"):
+        assert part in text
+    assert text.endswith(f"{sys.executable} -m sanarl reward fetch {ALIASES.get(name, name)}")
+
+
+@pytest.mark.usefixtures("no_weights")
+def test_arguments_reach_the_class_and_are_checked(mine):
+    assert "hpsv2_v2.0 are missing: xswu/HPSv2, HPS_v2_compressed.pt" in args_page("hpsv2", version="v2.0")
+    assert "model_path: found './nowhere', which does not exist" in args_page("hpsv2", model_path="./nowhere")
+    assert "repo/mine, HPS_v2.1" in args_page("hpsv2", model_path="repo/mine")
+    assert "found the arguments ['verzion']; accepted: model_path, version," in args_page("hpsv2", verzion="v2.0")
+    assert "found the arguments ['a']; accepted: none, it is no class" in args_page(f"{mine}:bright", a=1)
+    with pytest.raises(UserError, match="reward_args: found 'hspv2'; accepted: a name of reward_function, here shapes"):
+        build({"shapes": 1.0}, {"hspv2": {}})
+    assert build({f"{mine}:Scaled": 1.0}, {f"{mine}:Scaled": {"factor": 3}})(
+        torch.ones(1, 1, 3, 2, 2), ["a"], [{}]
+    ).total.tolist() == [3]
+
+
+def args_page(name, **arguments):
+    with pytest.raises(UserError) as caught:
+        build({name: 1.0}, {name: arguments})
+    return str(caught.value)
 
 
 def test_ones_own_function_and_class(mine, monkeypatch):
@@ -65,15 +105,15 @@ def test_two_functions_of_one_name_keep_their_full_names(mine):
     assert build(dict.fromkeys(names, 1.0)).names == names
 
 
-@pytest.mark.parametrize("name", [*sorted(NOT_YET), "PickScore"])
+@pytest.mark.parametrize("name", [*sorted(NOT_YET), "Aesthetic"])
 def test_rewards_that_are_not_there_yet(name):
-    assert page({name: 1.0}).startswith(f"reward {name!r} is not available in this version; accepted: shapes")
+    assert page({name: 1.0}).startswith(f"reward {name!r} is not available in this version; accepted: clipscore, ")
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("shaeps", "reward 'shaeps' is not known; did you mean 'shapes'?; accepted: shapes, or your own"),
+        ("shaeps", "reward 'shaeps' is not known; did you mean 'shapes'?; accepted: clipscore, "),
         ("", "reward '' is not known"),
         ("no_such:thing", "there is no module no_such"),
         ("no/such.py:thing", "no/such.py: found nothing"),
@@ -102,7 +142,7 @@ def test_something_must_count(mine):
 
 
 def test_all_faults_are_listed_at_once():
-    text = page({"ocr": 1.0, "shaeps": 1.0, "shapes": float("nan")})
+    text = page({"aesthetic": 1.0, "shaeps": 1.0, "shapes": float("nan")})
     assert len(text.splitlines()) == 3
 
 
