@@ -30,7 +30,7 @@ setup:
 	@scripts/setup.sh $(VENV)
 
 setup-dev:
-	@scripts/setup.sh $(VENV) dev
+	@scripts/setup.sh $(VENV) dev,rewards
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -25,4 +25,7 @@ fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --upgrade pip
 "$venv/bin/python" -m pip install --quiet --constraint constraints.txt --editable ".${extras:+[$extras]}"
+case ",$extras," in
+    *,rewards,*) "$venv/bin/python" -m pip install --quiet --constraint constraints.txt --no-deps image-reward ;;
+esac
 echo "$want" >"$stamp"

@@ -21,13 +21,14 @@ TABLE = {
     "pickscore": f"{_SCORERS}.clip:PickScore",
     "clipscore": f"{_SCORERS}.clip:ClipScore",
     "hpsv2": f"{_SCORERS}.hpsv2:HPSv2",
+    "ocr": f"{_SCORERS}.ocr:Ocr",
 }
 
 # Rewards that presets in circulation name and this version does not have.
 # fmt: off
 NOT_YET = frozenset({
     "aesthetic", "cosmos_reason1", "dance_grpo", "deqa", "gen_eval", "geneval", "hpsv3", "image_reward", "imagereward",
-    "jpeg_compressibility", "jpeg_incompressibility", "ocr", "qwenvl", "unified_reward", "unifiedreward", "video_ocr",
+    "jpeg_compressibility", "jpeg_incompressibility", "qwenvl", "unified_reward", "unifiedreward", "video_ocr",
 })
 # fmt: on
 

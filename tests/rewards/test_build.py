@@ -58,7 +58,7 @@ def no_weights(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("name", sorted(set(TABLE) - {"ocr"}))
+@pytest.mark.parametrize("name", sorted(TABLE))
 @pytest.mark.usefixtures("no_weights")
 def test_every_name_of_the_table_is_built_or_says_what_it_lacks(name):
     if not needed(name):
