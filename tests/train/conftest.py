@@ -161,7 +161,7 @@ def train(tmp_path, toml):
 @pytest.fixture(scope="session")
 def run_text():
     """A function that runs TOML text in this process."""
-    return lambda text, output: run(text, output, (), None, "never")
+    return lambda text, output, *overrides, module=None, resume="never": run(text, output, overrides, module, resume)
 
 
 @pytest.fixture(scope="session")

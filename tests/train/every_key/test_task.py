@@ -1,0 +1,206 @@
+"""[train.train_policy]: each case shows its key being honoured, or the value refused, or that it has no effect."""
+
+import json
+import time
+
+import pytest
+from PIL import Image
+
+from sanarl.config import ConfigError
+from sanarl.config.keys import every_key
+from sanarl.data.order import picks
+from sanarl.errors import UserError
+from sanarl.training import build
+
+honours = pytest.mark.honours
+TASK = "train.train_policy"
+PAIR = f"{TASK}.batch_size_per_optimize=12"  # one optimiser step a rollout
+
+
+@honours(f"{TASK}.type", f"{TASK}.trainer_type")
+def test_task(lab):
+    assert [lab.loaded(task).config.task for task in ("sft", "sft-lora", "nft")] == ["sft", "sft-lora", "nft"]
+    with pytest.raises(ConfigError, match=rf'{TASK}\.type: found "dpo"; accepted "sft" or "grpo"'):
+        lab.loaded("sft", f'{TASK}.type="dpo"')
+    with pytest.raises(ConfigError, match=rf'{TASK}\.trainer_type: found "flow_grpo", which is not in this version'):
+        lab.loaded("nft", f'{TASK}.trainer_type="flow_grpo"')
+    with pytest.raises(ConfigError, match=rf'{TASK}\.trainer_type: found "diffusion_nft"; accepted "sft"'):
+        lab.loaded("sft", f'{TASK}.trainer_type="diffusion_nft"')
+    assert lab.loaded("sft", f'{TASK}.trainer_type="diffusers_sft"').config == lab.loaded("sft").config
+
+
+# ---- steps
+
+
+@honours(f"{TASK}.mini_batch")
+def test_mini_batch(lab, seen):
+    for task, sizes in (("sft-lora", {2: [2, 2, 2], 6: [6]}), ("nft", {4: [4, 4, 4], 7: [7, 5]})):
+        for size, passes in sizes.items():
+            seen.passes.clear()
+            run = lab.fresh(task, *(lab.plain if task == "nft" else ()), f"{TASK}.mini_batch={size}")
+            assert seen.sizes(trained=True) == passes
+            plain = lab.quick(task, *(lab.plain if task == "nft" else ()))
+            assert run.metrics[0]["loss"] == pytest.approx(plain.metrics[0]["loss"], rel=1e-4)
+
+
+@honours(f"{TASK}.batch_size_per_optimize", f"{TASK}.mu_iterations")
+@pytest.mark.parametrize(("update", "passes", "updates"), [(12, 1, 1), (6, 1, 2), (3, 1, 4), (6, 2, 4)])
+def test_optimiser_steps_of_a_rollout(lab, update, passes, updates):
+    run = lab.quick("nft", f"{TASK}.batch_size_per_optimize={update}", f"{TASK}.mu_iterations={passes}")
+    assert run.state(1)["/progress/updates"] == updates
+
+
+@honours(f"{TASK}.kl_beta")
+def test_distance_to_the_reference(lab):
+    assert "kl_div_loss" not in lab.quick("nft", f"{TASK}.kl_beta=0.0").metrics[0]
+    for beta in (0.5, 2.0):
+        line = lab.quick("nft", f"{TASK}.kl_beta={beta}").metrics[0]
+        assert line["kl_div_loss"] > 1e-6
+        assert line["loss"] - line["policy_loss"] == pytest.approx(beta * line["kl_div_loss"], rel=1e-3)
+
+
+@honours(f"{TASK}.advantage_low", f"{TASK}.advantage_high")
+def test_clip_of_advantages(lab):
+    # The clip is a factor of the loss; at the old policy nothing else depends on it.
+    wide, narrow = (
+        lab.quick("nft", *lab.plain, f"{TASK}.advantage_low=-{clip}", f"{TASK}.advantage_high={clip}").metrics[0]
+        for clip in (5.0, 2.0)
+    )
+    assert narrow["policy_loss"] == pytest.approx(wide["policy_loss"] * 2 / 5, rel=1e-6)
+    for key in ("advantage_low=-2.0", "advantage_high=2.0"):
+        with pytest.raises(ConfigError, match=r"the loss has a single clip for both signs"):
+            lab.loaded("nft", f"{TASK}.{key}")
+
+
+@honours(f"{TASK}.advantage_mode")
+def test_which_advantages_count(lab):
+    modes = ("all", "positive_only", "negative_only", "one_only", "binary")
+    runs = [lab.quick("nft", *lab.plain, f'{TASK}.advantage_mode="{mode}"') for mode in modes]
+    assert len({run.metrics[0]["reward/mean"] for run in runs}) == 1
+    assert len({run.metrics[0]["grad_norm"] for run in runs}) == len(modes)
+
+
+# ---- rewards
+
+
+@honours(f"{TASK}.reward_function")
+def test_rewards(lab):
+    both = f'{TASK}.reward_function={{ "{lab.probe("width")}" = 2.0, "{lab.probe("length")}" = 0.5 }}'
+    line = lab.quick("nft", both).metrics[0]
+    assert line["reward/width"] == 32
+    assert line["reward/mean"] == pytest.approx(2 * 32 + 0.5 * line["reward/length"])
+
+
+REMOTE = [p for p, key in every_key().items() if p.startswith(f"{TASK}.remote_reward.") and not key.is_table]
+
+
+@honours(f"{TASK}.use_remote_reward", *REMOTE)
+def test_a_service_is_refused_and_its_table_alone_has_no_effect(lab):
+    rewards = f'{TASK}.remote_reward.reward_fns=[{{ name = "hpsv2" }}]'
+    config = lab.loaded("nft", f"{TASK}.use_remote_reward=true", rewards).config
+    with pytest.raises(UserError, match=rf"{TASK}\.use_remote_reward: true"):
+        build.refuse_unsupported(config)
+    for key in ("scale=2.0", "reward_clip_min=0.0", "reward_clip_max=1.0", "batch_size=2"):
+        assert lab.idle("nft", f"{TASK}.remote_reward.{key}") == [f"{TASK}.remote_reward"]
+    assert lab.idle("nft", rewards) == [f"{TASK}.remote_reward"]
+
+
+# ---- order and reading
+
+
+def taken(lab, tmp_path, *overrides, task="sft-lora"):
+    """What was read: (index, thread) of a step, in order."""
+    log = tmp_path / f"{len(list(tmp_path.iterdir()))}.txt"
+    lab.fresh(task, f'custom={{ log = "{log}" }}', *(f"{TASK}.{key}" for key in overrides), module=lab.items)
+    return [line.split() for line in log.read_text().splitlines()]
+
+
+@honours(f"{TASK}.dataloader_shuffle", f"{TASK}.dataloader_seed")
+@pytest.mark.parametrize(("task", "items"), [("sft-lora", 6), ("nft", 3)])
+def test_order(lab, tmp_path, task, items):
+    # Reference: the order as a pure function; unshuffled, the first items.
+    for keys, wanted in (
+        (("dataloader_shuffle=false",), list(range(items))),
+        (("dataloader_seed=3",), picks(12, 0, items, 3, True)),
+        (("dataloader_seed=4",), picks(12, 0, items, 4, True)),
+    ):
+        assert [int(index) for index, _ in taken(lab, tmp_path, *keys, task=task)] == wanted
+    assert len({tuple(picks(12, 0, items, seed, True)) for seed in (3, 4)}) == 2
+
+
+@honours(f"{TASK}.dataloader_num_workers")
+@pytest.mark.parametrize(("workers", "name"), [(0, "MainThread"), (2, "data_0")])
+def test_readers(lab, tmp_path, workers, name):
+    found = taken(lab, tmp_path, f"dataloader_num_workers={workers}", "dataloader_shuffle=false")
+    assert name in {thread for _, thread in found}
+    assert ("MainThread" in {thread for _, thread in found}) == (workers == 0)
+
+
+@honours(f"{TASK}.dataloader_prefetch_factor")
+@pytest.mark.parametrize(("ahead", "items"), [("", 12), ("1", 12), ("3", 24)])
+def test_reading_ahead(lab, tmp_path, ahead, items):
+    # By hand: the step's 6 items and those of the steps after it.
+    log = tmp_path / "taken.txt"
+    keys = [f'custom={{ log = "{log}", count = 60 }}', f"{TASK}.dataloader_num_workers=1"]
+    keys += [f"{TASK}.dataloader_prefetch_factor={ahead}"] if ahead else []
+    with lab.parts("sft-lora", *keys, module=lab.items) as made, made.loader() as loader:
+        loader.take(0, range(6))
+        count, before = len(log.read_text().splitlines()), -1
+        while count != before:  # until it has stopped growing
+            time.sleep(0.1)
+            count, before = len(log.read_text().splitlines()), count
+    assert count == items
+
+
+# ---- data sets
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    """Prompt sets whose prompts' lengths tell which file they are from."""
+    root = tmp_path_factory.mktemp("prompts")
+    for name, length in (("a/train", 3), ("a/extra", 5), ("b/train", 7), ("train", 9)):
+        file = root / f"{name}.txt"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("\n".join(letter * length for letter in "xyz") + "\n")
+    return root
+
+
+@honours(f"{TASK}.dataset.name", f"{TASK}.dataset.local_dir", f"{TASK}.dataset.split")
+@pytest.mark.parametrize(
+    ("name", "split", "length"),
+    [("a", '""', 3), ("a", '"extra"', 5), ("b", '""', 7), ("", '""', 9), ("a", '["train", "extra"]', None)],
+)
+def test_prompts(lab, prompts, name, split, length):
+    keys = [f'{TASK}.dataset.local_dir="{prompts}"', f'{TASK}.dataset.name="{name}"', f"{TASK}.dataset.split={split}"]
+    if length is None:
+        with lab.parts("nft", *keys) as made:
+            assert [len(item["prompt"]) for item in made.dataset] == [3] * 3 + [5] * 3
+    else:
+        assert lab.quick("nft", *keys, lab.rewarded("length")).metrics[0]["reward/mean"] == length
+
+
+@honours(f"{TASK}.dataset.name", f"{TASK}.dataset.local_dir", f"{TASK}.dataset.split")
+def test_pictures(lab, seen, tmp_path):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    Image.new("RGB", (40, 40), (255, 0, 0)).save(folder / "one.png")
+    (folder / "one.json").write_text(json.dumps({"prompt": "a red wall"}))
+    for keys in (
+        [f'{TASK}.dataset.local_dir="{folder}"', f'{TASK}.dataset.name=""'],
+        [f'{TASK}.dataset.name="{folder}"'],
+    ):
+        seen.prompts.clear()
+        lab.fresh("sft-lora", *keys)
+        assert {prompt for prompt, _ in seen.prompts if prompt} == {"a red wall"}
+        with pytest.raises(UserError, match=rf"{TASK}\.dataset\.split: found 'test', but a folder of pictures has no"):
+            lab.parts("sft-lora", *keys, f'{TASK}.dataset.split="test"')
+
+
+@honours(f"{TASK}.dataset.name", f"{TASK}.dataset.local_dir", f"{TASK}.dataset.split")
+def test_shapes_are_nothing_else(lab):
+    for key, value in (("local_dir", "somewhere"), ("split", "test")):
+        with pytest.raises(UserError, match=rf"{TASK}\.dataset\.{key}: found '{value}'"):
+            lab.parts("sft", f'{TASK}.dataset.{key}="{value}"')
+    with pytest.raises(UserError, match=rf"{TASK}\.dataset\.name: found 'others'"):
+        lab.parts("sft", f'{TASK}.dataset.name="others"', module="sanarl.datasets.shapes")
