@@ -22,12 +22,14 @@ TABLE = {
     "clipscore": f"{_SCORERS}.clip:ClipScore",
     "hpsv2": f"{_SCORERS}.hpsv2:HPSv2",
     "ocr": f"{_SCORERS}.ocr:Ocr",
+    "imagereward": f"{_SCORERS}.imagereward:ImageReward",
+    "image_reward": f"{_SCORERS}.imagereward:ImageReward",
 }
 
 # Rewards that presets in circulation name and this version does not have.
 # fmt: off
 NOT_YET = frozenset({
-    "aesthetic", "cosmos_reason1", "dance_grpo", "deqa", "gen_eval", "geneval", "hpsv3", "image_reward", "imagereward",
+    "aesthetic", "cosmos_reason1", "dance_grpo", "deqa", "gen_eval", "geneval", "hpsv3",
     "jpeg_compressibility", "jpeg_incompressibility", "qwenvl", "unified_reward", "unifiedreward", "video_ocr",
 })
 # fmt: on
