@@ -1,7 +1,10 @@
 """Fixtures shared by all tests. The environment is set before torch is imported anywhere: one thread, no network."""
 
+import atexit
 import json
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("WANDB_MODE", "offline")
+os.environ["SANARL_HOME"] = tempfile.mkdtemp(prefix="sanarl-tests-")
+atexit.register(shutil.rmtree, os.environ["SANARL_HOME"], ignore_errors=True)
 
 ATTENTION = [f"attn{i}.{name}" for i in (1, 2) for name in ("to_q", "to_k", "to_v", "to_out.0")]
 

@@ -1,188 +1,211 @@
-"""A folder of pictures with captions: NAME.json beside NAME.jpg (or .png, .webp, ...)."""
+"""A folder of pictures or videos with captions."""
 
-import json
-import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+import hashlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from sanarl.data.media import SUFFIXES, cover_crop, decode_image
-from sanarl.data.prompts import fault_page, object_fault, read_text
+from torch import Tensor
+
+from sanarl.data.buckets import Size, nearest
+from sanarl.data.inspection import Verdict, inspect, sha256
+from sanarl.data.media import WHITE, Animation, Colour, cover_crop, decode_image
+from sanarl.data.prompts import fault_page
+from sanarl.data.scan import PICTURES, VIDEOS, Scan, scan
+from sanarl.data.video import Clip, ShortClip, decode_clip, probe
 from sanarl.errors import UserError
 
-MAX_JSON_BYTES = 1 << 20
+OnBad = Literal["error", "skip"]
+NAMED = 20  # skipped files that are named; the others are counted
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A picture file and its caption."""
+class View:
+    """How files become tensors."""
 
-    picture: Path
-    prompt: str
+    sizes: tuple[Size, ...] | None
+    """(height, width) to cover-crop to, the one whose aspect is nearest; None: the media's own size."""
+    clip: Clip | None = None
+    """Read videos so; None: pictures."""
+    background: Colour = WHITE
+    """What shows through transparent pictures."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Of the files that are read."""
+        return PICTURES if self.clip is None else VIDEOS
+
+    def read(self, path: Path) -> Tensor:
+        """Media (F, 3, H, W) in [0, 1].
+
+        Raises:
+            UserError: If the file cannot be used, naming it.
+        """
+        if self.clip is not None:
+            return decode_clip(path, self.clip, self.sizes)
+        picture = decode_image(path, self.background)[None]
+        return picture if self.sizes is None else cover_crop(picture, nearest(*picture.shape[2:], sizes=self.sizes))
+
+    def look(self, path: Path) -> Verdict:
+        """Decode a file as ``read`` does, without the cropping, and say what it is."""
+        try:
+            media = decode_image(path)[None] if self.clip is None else decode_clip(path, self.clip)
+            seconds = self.clip.frames / self.clip.fps if self.clip else 0.0
+            frames, _, height, width = media.shape
+            return Verdict("good", "", sha256(path), height, width, frames, seconds)
+        except Animation as error:
+            return Verdict("animation", str(error))
+        except ShortClip as error:
+            return Verdict("short", str(error))
+        except (UserError, OSError) as error:
+            return Verdict("bad", str(error))
+
+    @property
+    def label(self) -> str:
+        """What ``look`` depends on."""
+        return "pictures" if self.clip is None else f"clips {self.clip.frames} {self.clip.fps} {self.clip.short}"
 
 
-class ImageFolder(Sequence[dict[str, Any]]):
-    """Items ``{"prompt": str, "media": (1, 3, H, W)}`` of a folder, decoded when they are taken.
+def look_at_video(path: Path) -> Verdict:
+    """Decode a whole video and say what it holds."""
+    try:
+        found = probe(path)
+        return Verdict("good", "", sha256(path), found.height, found.width, found.frames, found.seconds, found.claimed)
+    except (UserError, OSError) as error:
+        return Verdict("bad", str(error))
 
-    Folders are searched to any depth (links are followed), names beginning with a dot are left out, and the order is
-    that of the sorted paths. Suffixes may be in any letter case; so may NAME when nothing else matches.
+
+@dataclass
+class Kept:
+    """What of a folder can be used, and what was left out and why."""
+
+    rows: "array[int]" = field(default_factory=lambda: array("Q"))
+    """Numbers of the good rows of the scan."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Why -> how many: "no caption or media", "bad", "animation", "short"."""
+    faults: list[str] = field(default_factory=list)
+    """One line each of what is wrong."""
+
+
+class MediaFolder(Sequence[dict[str, Any]]):
+    """Items ``{"prompt": str, "media": (F, 3, H, W)}`` of a folder, decoded when they are taken.
+
+    Which files are read and in which order: see ``sanarl.data.scan.scan``.
 
     Args:
         path: The folder.
-        size: The (height, width) that pictures are cover-cropped to.
-        prompt_key: The key of the caption in each json file.
+        view: How files become tensors.
+        keys: Names that the caption may have in json files and tables.
+        on_bad: What becomes of pairs that are incomplete or cannot be decoded.
 
     Raises:
-        UserError: If the folder is missing or holds no pair; or listing every fault of the scan at once: a picture
-            without json, a json without picture or with several, bad json, no caption, a blank one.
+        UserError: If the folder is missing or holds no pair; under "error", listing every fault of the scan at once.
     """
 
-    def __init__(self, path: str | Path, size: tuple[int, int], prompt_key: str = "prompt"):
-        self.path, self.size = Path(path), (int(size[0]), int(size[1]))
-        self.pairs = scan(self.path, prompt_key)
+    def __init__(self, path: str | Path, view: View, keys: Sequence[str] = ("prompt",), on_bad: OnBad = "error"):
+        self.path, self.view, self.on_bad = Path(path), view, on_bad
+        self.scanned = scan(self.path, view.suffixes, keys)
+        if self.scanned.faults and on_bad == "error":
+            raise fault_page(f"{self.path}: {len(self.scanned.faults)} faults", self.scanned.faults)
+        if not self.scanned.rows:
+            raise nothing_usable(self.scanned, view.suffixes)
+        self.kept = Kept(array("Q", range(len(self.scanned.rows))))
 
     @property
     def prompts(self) -> list[str]:
         """The captions, in order."""
-        return [pair.prompt for pair in self.pairs]
+        return [self.scanned.rows[row][1] for row in self.kept.rows]
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines on what was left out."""
+        lines = list(self.scanned.notes)
+        if self.kept.faults:
+            counts = ", ".join(f"{n} {kind}" for kind, n in self.kept.skipped.most_common())
+            lines.append(f"{self.path}: {len(self.kept.faults)} of {self.total} pairs skipped ({counts})")
+            lines += [f"  {fault}" for fault in self.kept.faults[:NAMED]]
+            if len(self.kept.faults) > NAMED:
+                lines.append(f"  and {len(self.kept.faults) - NAMED} more")
+        return lines
+
+    @property
+    def total(self) -> int:
+        """Pairs with and without fault."""
+        return len(self.scanned.rows) + len(self.scanned.faults)
 
     def __len__(self) -> int:
-        return len(self.pairs)
+        return len(self.kept.rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:  # type: ignore[override]  # slices are not offered
-        pair = self.pairs[index]
-        return {"prompt": pair.prompt, "media": cover_crop(decode_image(pair.picture)[None], self.size)}
+        name, prompt = self.scanned.rows[self.kept.rows[index]]
+        return {"prompt": prompt, "media": self.view.read(self.path / name)}
 
-    def verify(self) -> None:
-        """Decode every picture once, so that a damaged one is found before step 1.
+    def verify(self, seen: Callable[[int], None] = lambda _: None) -> None:
+        """Decode every file once, so that a damaged one is found before step 1, and keep what is good.
+
+        Animations are left out; clips that are too short as the view's policy says; the rest as ``on_bad`` says.
 
         Raises:
-            UserError: Listing every picture that cannot be decoded.
+            UserError: Listing every file that cannot be used, or when none is left.
         """
+        verdicts = inspect(self.path, self.scanned.rows, self.view.look, self.view.label, seen)
+        self.kept = self._keep(verdicts)
+        errors = [v["fault"] for v in verdicts if not self._may_skip(v["kind"])]
+        if errors:
+            what = "pictures" if self.view.clip is None else "videos"
+            raise fault_page(f"{self.path}: {len(errors)} of {len(verdicts)} {what} cannot be read", errors)
+        if not self.kept.rows:
+            raise fault_page(f"{self.path}: nothing is left of {self.total} pairs", self.kept.faults)
 
-        def fault(pair: Pair) -> str | None:
-            try:
-                decode_image(pair.picture)
-            except UserError as error:
-                return str(error)
-            return None
+    def _may_skip(self, kind: str) -> bool:
+        if kind == "short" and self.view.clip is not None:
+            return self.view.clip.short == "skip" or self.on_bad == "skip"
+        return kind in ("good", "animation") or self.on_bad == "skip"
 
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            faults = [text for text in pool.map(fault, self.pairs) if text]
-        if faults:
-            raise fault_page(f"{self.path}: {len(faults)} of {len(self)} pictures cannot be read", faults)
+    def _keep(self, verdicts: Sequence[Any]) -> Kept:
+        kept = Kept()
+        kept.faults += self.scanned.faults
+        kept.skipped["incomplete"] += len(self.scanned.faults)
+        for row, verdict in enumerate(verdicts):
+            if verdict["kind"] == "good":
+                kept.rows.append(row)
+            else:
+                kept.skipped[verdict["kind"]] += 1
+                kept.faults.append(verdict["fault"])
+        kept.skipped += Counter()  # drops zeros
+        return kept
 
-
-def scan(path: Path, prompt_key: str = "prompt") -> list[Pair]:
-    """The pairs of a folder in the order of their sorted paths; see ImageFolder for the rules and errors."""
-    files = walk(path)
-    jsons = [f for f in files if f.suffix.lower() == ".json"]
-    pictures = [f for f in files if f.suffix.lower() in SUFFIXES]
-    matched = _match(jsons, pictures)
-    pairs, faults = [], []
-    for file in jsons:
-        beside = matched[file]
-        prompt, fault = read_caption(file, prompt_key)
-        if fault:
-            faults.append(fault)
-        if not beside:
-            others = sorted(f.name for f in files if f.parent == file.parent and f.stem == file.stem and f != file)
-            hint = f" (found {', '.join(others)})" if others else ""
-            faults.append(f"{file}: no picture beside it{hint}; accepted: {file.stem} with {', '.join(SUFFIXES)}")
-        elif len(beside) > 1:
-            faults.append(f"{file}: several pictures beside it: {', '.join(p.name for p in beside)}; accepted: one")
-        elif prompt is not None:
-            pairs.append(Pair(beside[0], prompt))
-    used = {picture for beside in matched.values() for picture in beside}
-    faults += [f"{p}: no {p.stem}.json beside it" for p in pictures if p not in used]
-    if faults:
-        raise fault_page(f"{path}: {len(faults)} faults", faults)
-    if not pairs:
-        found = _inventory(files)
-        raise UserError(f"{path}: found {found}; accepted: NAME.json beside NAME with {', '.join(SUFFIXES)}")
-    return pairs
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the names and captions that are left, to compare between processes."""
+        state = hashlib.sha256()
+        for row in self.kept.rows:
+            state.update("\0".join(self.scanned.rows[row]).encode(errors="surrogateescape") + b"\1")
+        return state.hexdigest()
 
 
-def captions(path: Path, prompt_key: str = "prompt") -> list[str]:
-    """The captions of every json file of a folder, with or without pictures, in the order of their sorted paths.
-
-    Raises:
-        UserError: If the folder is missing or holds no json file; or listing every bad one.
-    """
-    files = walk(path)
-    read = [read_caption(f, prompt_key) for f in files if f.suffix.lower() == ".json"]
-    faults = [fault for _, fault in read if fault]
-    if faults:
-        raise fault_page(f"{path}: {len(faults)} faults", faults)
-    if not read:
-        raise UserError(f'{path}: found {_inventory(files)}; accepted: json files with {{"{prompt_key}": ...}}')
-    return [prompt for prompt, _ in read if prompt is not None]
+def nothing_usable(found: Scan, suffixes: Sequence[str]) -> UserError:
+    """The error for a folder without a single pair."""
+    if found.faults:
+        return fault_page(f"{found.path}: found no usable pair; {len(found.faults)} faults", found.faults)
+    accepted = f"NAME.json or NAME.txt beside NAME with {', '.join(suffixes)}, or a table of captions (metadata.jsonl)"
+    return UserError(f"{found.path}: found {found.inventory}; accepted: {accepted}")
 
 
-def read_caption(file: Path, key: str) -> tuple[str | None, str | None]:
-    """(caption, None) of a json file, or (None, what is wrong with it)."""
-    if not file.is_file():
-        return None, f"{file}: found something that is not a regular file"
-    if file.stat().st_size > MAX_JSON_BYTES:
-        return None, f"{file}: found {file.stat().st_size} bytes; accepted: one caption, at most {MAX_JSON_BYTES} bytes"
-    try:
-        value = json.loads(read_text(file))
-    except UserError as error:
-        return None, str(error)
-    except json.JSONDecodeError as error:
-        return None, f"{file}:{error.lineno}: not JSON: {error.msg}"
-    except (ValueError, RecursionError) as error:
-        return None, f"{file}: not JSON: {error}"
-    fault = object_fault(value, key)
-    return (None, f"{file}: {fault}") if fault else (value[key].strip(), None)
+def captions(path: Path, keys: Sequence[str] = ("prompt",), on_bad: OnBad = "error") -> list[str]:
+    """The captions of a folder, with or without media, in the order of the sorted paths.
 
-
-def walk(path: Path) -> list[Path]:
-    """Every file under a folder, sorted by path; hidden names are left out, links followed, loops entered once.
+    Every json file that stands alone counts; of files in pairs and in tables the captions.
 
     Raises:
-        UserError: If the folder is missing or a folder in it cannot be read.
+        UserError: If the folder is missing or holds no caption; or, unless bad ones are skipped, listing every one.
     """
-    if not path.is_dir():
-        raise UserError(f"{path}: found {'a file' if path.exists() else 'nothing'}; accepted: a folder")
-
-    def unreadable(error: OSError) -> None:
-        raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from error
-
-    files, seen = [], set()
-    for folder, folders, names in os.walk(path, onerror=unreadable, followlinks=True):
-        state = os.stat(folder)
-        if (state.st_dev, state.st_ino) in seen:
-            folders.clear()
-            continue
-        seen.add((state.st_dev, state.st_ino))
-        folders[:] = sorted(f for f in folders if not f.startswith("."))
-        files += [Path(folder, name) for name in names if not name.startswith(".")]
-    return sorted(files, key=lambda f: f.relative_to(path).parts)
-
-
-def _match(jsons: list[Path], pictures: list[Path]) -> dict[Path, list[Path]]:
-    """json file -> the pictures of its name: the same stem, or one that differs in letter case when there is none."""
-    exact: dict[Path, list[Path]] = {}
-    loose: dict[tuple[Path, str], list[Path]] = {}
-    own = {f.with_suffix("") for f in jsons}
-    for picture in pictures:
-        exact.setdefault(picture.with_suffix(""), []).append(picture)
-        if picture.with_suffix("") not in own:
-            loose.setdefault((picture.parent, picture.stem.casefold()), []).append(picture)
-    matched = {}
-    for file in jsons:
-        matched[file] = exact.get(file.with_suffix(""), [])
-        if not matched[file]:
-            matched[file] = loose.pop((file.parent, file.stem.casefold()), [])
-    return matched
-
-
-def _inventory(files: list[Path]) -> str:
-    counts: dict[str, int] = {}
-    for file in files:
-        counts[file.suffix.lower() or "(no suffix)"] = counts.get(file.suffix.lower() or "(no suffix)", 0) + 1
-    listed = ", ".join(f"{n} {suffix}" for suffix, n in sorted(counts.items(), key=lambda kv: -kv[1])[:5])
-    return f"{len(files)} files ({listed})" if files else "no files"
+    found = scan(path, (*PICTURES, *VIDEOS), keys, alone=True)
+    if found.faults and on_bad == "error":
+        raise fault_page(f"{path}: {len(found.faults)} faults", found.faults)
+    if not found.rows:
+        raise UserError(f'{path}: found {found.inventory}; accepted: json files with {{"{keys[0]}": ...}}')
+    return [caption for _, caption in found.rows]

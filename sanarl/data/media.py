@@ -12,29 +12,39 @@ from torch import Tensor
 
 from sanarl.errors import UserError
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 # By content, not by name: PIL would start Ghostscript for a PostScript file that is called .png.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "TIFF", "GIF", "PPM")
+ANIMATED = ("GIF", "PNG", "WEBP")  # other formats' further frames are pages, previews or depth maps
+WHITE = (255, 255, 255)
 MAX_PIXELS = 89_478_485  # PIL warns of a decompression bomb above this; we refuse
+
+Colour = tuple[int, int, int]
 
 _log = logging.getLogger(__name__)
 
 
-def decode_image(path: str | Path) -> Tensor:
+class Animation(UserError):
+    """A picture file that moves."""
+
+
+def decode_image(path: str | Path, background: Colour = WHITE) -> Tensor:
     """Read a picture as sRGB.
 
-    EXIF orientation is applied; an embedded colour profile is converted to sRGB; transparency is laid over white;
-    16-bit, 32-bit integer and float pictures are scaled, not clipped; of several frames or pages the first is read.
+    EXIF orientation is applied; an embedded colour profile is converted to sRGB; transparency is laid over
+    ``background``; 16-bit, 32-bit integer and float pictures are scaled, not clipped; of several pages the first is
+    read.
     A profile that does not fit the picture or an unreadable EXIF block is ignored with a warning in the log, as
     browsers do.
 
     Args:
         path: A JPEG, PNG, WebP, BMP, TIFF, GIF or PPM file; its content decides, not its name.
+        background: What shows through transparency: red, green, blue of 0 to 255.
 
     Returns:
         float32 (3, H, W) in [0, 1].
 
     Raises:
+        Animation: If it is an animation.
         UserError: If the file is missing, truncated, foreign or too large, naming it.
     """
     path = Path(path)
@@ -45,8 +55,11 @@ def decode_image(path: str | Path) -> Tensor:
         with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise _too_large(path, f"{image.width} x {image.height} pixels")
+            frames = getattr(image, "n_frames", 1) if image.format in ANIMATED else 1
+            if frames > 1:
+                raise Animation(f"{path}: found an animation of {frames} frames; accepted: a still picture")
             image.load()
-            rgb = _to_rgb(_upright(image, path), path)  # (H, W, 3)
+            rgb = _to_rgb(_upright(image, path), path, background)  # (H, W, 3)
     except UserError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -71,10 +84,10 @@ def _upright(image: Image.Image, path: Path) -> Image.Image:
         return image
 
 
-def _to_rgb(image: Image.Image, path: Path) -> NDArray[np.float32]:
+def _to_rgb(image: Image.Image, path: Path, background: Colour) -> NDArray[np.float32]:
     """(H, W, 3) in [0, 1] from a loaded picture of any mode."""
     if image.mode == "F" or image.mode.startswith("I"):
-        return _deep(image, path)
+        return _deep(image, path, background)
     if image.mode == "LAB":
         srgb, lab = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
         image = ImageCms.profileToProfile(image, lab, srgb, outputMode="RGB")  # type: ignore[assignment]
@@ -91,7 +104,11 @@ def _to_rgb(image: Image.Image, path: Path) -> NDArray[np.float32]:
     if profile:
         image = _to_srgb(image, profile, path)
     rgb = np.asarray(image.convert("RGB"), np.float32) / np.float32(255)
-    return rgb if alpha is None else rgb * alpha + (1 - alpha)
+    return rgb if alpha is None else rgb * alpha + _unit(background) * (1 - alpha)
+
+
+def _unit(colour: Colour) -> NDArray[np.float32]:
+    return np.asarray(colour, np.float32) / np.float32(255)
 
 
 def _to_srgb(image: Image.Image, profile: bytes, path: Path) -> Image.Image:
@@ -108,7 +125,7 @@ def _to_srgb(image: Image.Image, profile: bytes, path: Path) -> Image.Image:
     return converted
 
 
-def _deep(image: Image.Image, path: Path) -> NDArray[np.float32]:
+def _deep(image: Image.Image, path: Path, background: Colour) -> NDArray[np.float32]:
     """Grey pictures of more than 8 bits: 16-bit, 32-bit integer, float."""
     values = np.asarray(image)
     if image.mode == "F":
@@ -124,9 +141,10 @@ def _deep(image: Image.Image, path: Path) -> NDArray[np.float32]:
     else:
         grey = values.astype(np.float32) / np.float32(65535)
     transparent = image.info.get("transparency")  # one grey value, PNG's tRNS
+    rgb = np.repeat(grey[..., None], 3, axis=2)
     if isinstance(transparent, int):
-        grey = np.where(values == transparent, np.float32(1), grey)
-    return np.repeat(grey[..., None], 3, axis=2)
+        rgb[values == transparent] = _unit(background)
+    return rgb
 
 
 def cover_crop(media: Tensor, size: tuple[int, int]) -> Tensor:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from sanarl.data import settings
+from sanarl.data.buckets import Size
 from sanarl.data.prompts import prompt_fault
 from sanarl.errors import UserError
 from sanarl.importing import NotFound, import_named, is_path, nearest, where
@@ -27,6 +29,17 @@ class Items(Sequence[Item]):
 
     def __len__(self) -> int:
         return len(self.source)
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines that the sequence has for the person, in ``notes``; none when it has no such list."""
+        found = getattr(self.source, "notes", ())
+        return [str(line) for line in found] if isinstance(found, list | tuple) else []
+
+    @property
+    def fingerprint(self) -> str:
+        """What must be the same on every rank: the number of items, and ``fingerprint`` when the sequence has one."""
+        return f"{len(self)} {getattr(self.source, 'fingerprint', '')}"
 
     def __getitem__(self, index: int) -> Item:  # type: ignore[override]  # slices are not offered
         n = len(self)
@@ -52,7 +65,7 @@ class DatasetModule:
     get_dataset: Callable[[Any], Any]
     get_val_dataset: Callable[[Any], Any] | None
 
-    def train(self, config: Any) -> Sequence[Item]:
+    def train(self, config: Any) -> Items:
         """The training items: pictures with captions for SFT, prompts with metadata for RL.
 
         Raises:
@@ -61,16 +74,15 @@ class DatasetModule:
         source = self._call(self.get_dataset, "get_dataset", config)
         if config.train.train_policy.type == "sft":
             media = config.policy.diffusers
-            height, width = media.inference_size
             frames = media.train_frames if media.is_video else 1
             check: Callable[[Any, int], Item] = partial(
-                checked_sft, module=self.name, size=(height, width), frames=frames
+                checked_sft, module=self.name, sizes=settings.sizes(config), frames=frames
             )
         else:
             check = partial(checked_rl, module=self.name)
         return Items(source, self.name, self.file, check)
 
-    def validation(self, config: Any) -> Sequence[Item] | None:
+    def validation(self, config: Any) -> Items | None:
         """Prompts with metadata to sample from, for SFT and RL alike; None when the module has no get_val_dataset.
 
         Raises:
@@ -193,7 +205,7 @@ def checked_sft(
     item: Any,
     index: int,
     module: str,
-    size: tuple[int, int] | None = None,
+    sizes: Sequence[Size] | None = None,
     frames: int | None = None,
     function: str = "get_dataset",
 ) -> Item:
@@ -203,7 +215,7 @@ def checked_sft(
         item: What the dataset gave.
         index: Its number, for the error.
         module: The dataset module's name, for the error.
-        size: The (height, width) expected; None accepts any.
+        sizes: The (height, width) expected, one of them; None accepts any.
         frames: The number of frames expected, 1 for pictures; None accepts any.
         function: The function it came from, for the error.
 
@@ -211,8 +223,10 @@ def checked_sft(
         UserError: Naming module, function, index and key, with what was found and what is accepted.
     """
     prompt = _prompt(item, ("prompt", "media"), index, module, function)
-    height, width = size or ("H", "W")
+    height, width = sizes[0] if sizes and len(sizes) == 1 else ("H", "W")
     accepted = f"a floating-point tensor ({frames or 'F'}, 3, {height}, {width}) with values in [0, 1]"
+    if sizes and len(sizes) > 1:
+        accepted += f" and (H, W) one of {', '.join(map(str, sizes))}"
     if "media" not in item:
         raise _fail(module, function, index, "media", f"the keys {sorted(map(str, item))}", accepted)
     media = item["media"]
@@ -224,7 +238,7 @@ def checked_sft(
         raise _fail(module, function, index, "media", describe(media), accepted)
     fits = media.ndim == 4 and media.shape[1] == 3 and min(media.shape) > 0
     fits = fits and frames in (None, media.shape[0])
-    if not fits or (size is not None and tuple(media.shape[2:]) != tuple(size)):
+    if not fits or (sizes is not None and tuple(media.shape[2:]) not in [tuple(size) for size in sizes]):
         extra = ": add the frame axis with media[None]" if media.ndim == 3 and media.shape[0] == 3 else ""
         raise _fail(module, function, index, "media", describe(media), accepted + extra)
     if not bool(torch.isfinite(media).all()):

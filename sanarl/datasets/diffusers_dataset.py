@@ -1,4 +1,4 @@
-"""A folder of pictures with captions (json + jpg pairs) for SFT; its captions serve RL and validation."""
+"""A folder of pictures or videos with captions (json + jpg or mp4 pairs) for SFT; captions serve RL and validation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sanarl.data.folder import ImageFolder, captions
+from sanarl.data import settings
+from sanarl.data.folder import MediaFolder, captions
 from sanarl.errors import UserError
 
 if TYPE_CHECKING:
@@ -14,26 +15,25 @@ if TYPE_CHECKING:
     from sanarl.config.schema.base import Dataset
 
 PLACEHOLDERS = ("local_dir", "local_validation_dir")  # and whatever begins with path/to/
-ACCEPTED = "accepted: a folder of NAME.json + NAME.jpg pairs (also png, webp, bmp, tiff)"
+ACCEPTED = "accepted: a folder of NAME.json + NAME.jpg pairs (also png, webp, bmp, tiff; for video mp4, mov, mkv, webm)"
 
 
 def get_dataset(config: Config) -> Sequence[dict[str, Any]]:
-    """Pictures of train.train_policy.dataset.local_dir for SFT (each decoded once before training), captions for RL.
+    """Media of train.train_policy.dataset.local_dir for SFT (each decoded once before training), captions for RL.
 
     Raises:
-        UserError: If the folder is missing, or listing everything that is wrong in it.
+        UserError: If the folder is missing, or listing everything that is wrong in it unless [data] on_bad is "skip".
     """
     key = "train.train_policy.dataset.local_dir"
     folder = _folder(config.train.train_policy.dataset, key, ("train",))
     try:
         if config.train.train_policy.type != "sft":
-            return _items(folder)
-        height, width = config.policy.diffusers.inference_size
-        pictures = ImageFolder(folder, (height, width))
-        pictures.verify()
+            return _items(folder, config)
+        media = MediaFolder(folder, settings.view(config), config.data.caption_keys, config.data.on_bad)
+        media.verify()
     except UserError as error:
         raise UserError(f"{key}: {error}") from error
-    return pictures
+    return media
 
 
 def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
@@ -45,13 +45,14 @@ def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
     key = "validation.dataset.local_dir"
     folder = _folder(config.validation.dataset, key, ("test", "dev"))
     try:
-        return _items(folder)
+        return _items(folder, config)
     except UserError as error:
         raise UserError(f"{key}: {error}") from error
 
 
-def _items(folder: Path) -> list[dict[str, Any]]:
-    return [{"prompt": prompt, "metadata": {}} for prompt in captions(folder)]
+def _items(folder: Path, config: Config) -> list[dict[str, Any]]:
+    found = captions(folder, config.data.caption_keys, config.data.on_bad)
+    return [{"prompt": prompt, "metadata": {}} for prompt in found]
 
 
 def _folder(dataset: Dataset, key: str, splits: tuple[str, ...]) -> Path:

@@ -23,7 +23,7 @@ def get_dataset(config: Config) -> Sequence[dict[str, Any]]:
     Raises:
         UserError: If there is no such prompt set, naming the folders looked at, or a line is bad, naming file and line.
     """
-    return _read(config.train.train_policy.dataset, "train.train_policy.dataset", "train")
+    return _read(config.train.train_policy.dataset, "train.train_policy.dataset", "train", config.data.reader)
 
 
 def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
@@ -32,25 +32,31 @@ def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
     Raises:
         UserError: As for get_dataset.
     """
-    return _read(config.validation.dataset, "validation.dataset", "test")
+    return _read(config.validation.dataset, "validation.dataset", "test", config.data.reader)
 
 
-def _read(dataset: Dataset, key: str, default: str) -> list[dict[str, Any]]:
+def _read(dataset: Dataset, key: str, default: str, reader: str) -> list[dict[str, Any]]:
     splits = [dataset.split] if isinstance(dataset.split, str) else list(dataset.split)
     splits = [s for s in splits if s] or [default]
     folder = _folder(dataset, key)
-    return [item for split in splits for item in _read_split(folder, split, key)]
+    return [item for split in splits for item in _read_split(folder, split, key, reader)]
 
 
-def _read_split(folder: Path, split: str, key: str) -> list[dict[str, Any]]:
-    metadata, text = folder / f"{split}_metadata.jsonl", folder / f"{split}.txt"
-    if metadata.is_file():  # says more than the text
-        return read_metadata(metadata)
-    if text.is_file():
-        return read_prompts(text)
+def _read_split(folder: Path, split: str, key: str, reader: str) -> list[dict[str, Any]]:
+    files = {"geneval": folder / f"{split}_metadata.jsonl", "general_ocr": folder / f"{split}.txt"}
+    there = [name for name, file in files.items() if file.is_file() and reader in ("auto", name)]
+    if len(there) == 2:
+        names = " and ".join(file.name for file in files.values())
+        raise UserError(
+            f"{key}: found both {names} in {folder}; say which is meant: "
+            "--set data.reader=general_ocr (the text) or --set data.reader=geneval (the lines of JSON)"
+        )
+    if there:
+        return read_metadata(files["geneval"]) if there == ["geneval"] else read_prompts(files["general_ocr"])
+    accepted = " or ".join(file.name for name, file in sorted(files.items()) if reader in ("auto", name))
     present = sorted({p.name for suffix in (".txt", ".jsonl") for p in folder.iterdir() if p.suffix == suffix})
     found = ", ".join(present) or "neither .txt nor .jsonl files"
-    raise UserError(f"{key}.split {split!r}: found {found} in {folder}; accepted: {text.name} or {metadata.name}")
+    raise UserError(f"{key}.split {split!r}: found {found} in {folder}; accepted: {accepted}")
 
 
 def _folder(dataset: Dataset, key: str) -> Path:

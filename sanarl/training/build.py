@@ -1,13 +1,13 @@
 """From a configuration to the objects of a run: dataset, model, policy, rewards, held-out set, job."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from sanarl.config import Config
+from sanarl.config.schema import RemoteReward
 from sanarl.data.loading import Loader
-from sanarl.data.module import DatasetModule
+from sanarl.data.module import DatasetModule, Items
 from sanarl.data.module import load as load_module
 from sanarl.errors import UserError
 from sanarl.models.adapter import add_adapter, read_adapter
@@ -61,7 +61,7 @@ class Parts:
 
     config: Config
     module: DatasetModule
-    dataset: Sequence[Any]
+    dataset: Items
     world: World
     model: FlowModel
     policy: Policy
@@ -122,6 +122,7 @@ def parts(config: Config, dataset_module: str | None, world: World) -> Parts:
     refuse_unsupported(config)
     module = load_module(dataset_module or default_module(config))
     dataset = module.train(config)
+    _agree(dataset, world)
     settings.total_steps(config, len(dataset))
     prompts = _validation_items(config, module)
     evaluated = _evaluation_rewards(config)
@@ -135,6 +136,18 @@ def parts(config: Config, dataset_module: str | None, world: World) -> Parts:
             scoring.close()
         raise
     return Parts(config, module, dataset, world, model, policy, rewards, held_out)
+
+
+def _agree(dataset: Items, world: World) -> None:
+    """Every rank must have found the same items, whatever was skipped.
+
+    Raises:
+        UserError: on every rank, when they have not.
+    """
+    found = world.gather_objects(dataset.fingerprint)
+    if len(set(found)) > 1:
+        sizes = ", ".join(f"{text.split()[0]} on rank {rank}" for rank, text in enumerate(found))
+        raise UserError(f"the ranks found different items ({sizes}); every machine needs the same files")
 
 
 def default_module(config: Config) -> str:

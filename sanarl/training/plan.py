@@ -27,6 +27,7 @@ def overview(made: Parts, total: int) -> list[str]:
         f"({trained / whole:.2%}) are trained, on {world.size} x {world.device.type}",
         f"{len(made.dataset)} items, {total} steps, {what}",
     ]
+    lines += made.dataset.notes
     if config.gpus != world.size:
         lines.append(
             f"the preset is written for {config.gpus} GPU(s) and runs on {world.size} rank(s): "

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sanarl.data.folder import ImageFolder, captions
+from sanarl.data.folder import MediaFolder, View, captions
 from sanarl.data.module import checked_sft
 from sanarl.errors import UserError
 
@@ -20,37 +20,41 @@ def pair(folder, name, suffix=".png", prompt="a cat", colour=(255, 0, 0), key="p
     (folder / f"{name}.json").write_text(json.dumps({key: prompt}), encoding="utf-8")
 
 
+def folder_of(path, size=SIZE, prompt_key="prompt", **options):
+    return MediaFolder(path, View((size,)), (prompt_key,), **options)
+
+
 def page(path, **options):
     with pytest.raises(UserError) as caught:
-        ImageFolder(path, SIZE, **options)
+        folder_of(path, SIZE, **options)
     return str(caught.value)
 
 
 def test_items_are_what_training_takes(tmp_path):
     pair(tmp_path, "a", colour=(0, 255, 0))
-    item = ImageFolder(tmp_path, SIZE)[0]
+    item = folder_of(tmp_path, SIZE)[0]
     assert item == {"prompt": "a cat", "media": item["media"]}
     expected = torch.tensor([0.0, 1.0, 0.0])[None, :, None, None].expand(1, 3, *SIZE)
-    assert torch.equal(checked_sft(item, 0, "folder", SIZE)["media"], expected)
+    assert torch.equal(checked_sft(item, 0, "folder", (SIZE,))["media"], expected)
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".JPG", ".Jpeg", ".png", ".PNG", ".webp", ".bmp", ".tif", ".TIFF"])
 def test_every_suffix_in_any_letter_case(tmp_path, suffix):
     pair(tmp_path, "a", suffix)
-    assert ImageFolder(tmp_path, SIZE)[0]["media"].shape == (1, 3, *SIZE)
+    assert folder_of(tmp_path, SIZE)[0]["media"].shape == (1, 3, *SIZE)
 
 
 @pytest.mark.parametrize("name", ["a.b", "v1.2.final", "my_json_set", "[set] a", "*", "a b", "漢字", "a.json", "..."])
 @pytest.mark.parametrize("where", [".", "deep/er/still", "[x] set", "my_json_set", "d.o.t.s"])
 def test_names_and_folders_are_taken_literally(tmp_path, where, name):
     pair(tmp_path / where, f"x{name}", prompt="found")
-    assert ImageFolder(tmp_path, SIZE).prompts == ["found"]
+    assert folder_of(tmp_path, SIZE).prompts == ["found"]
 
 
 def test_json_suffix_and_letter_case_of_names(tmp_path):
     pair(tmp_path, "Cat", ".JPG")
     (tmp_path / "Cat.json").rename(tmp_path / "cat.JSON")
-    assert len(ImageFolder(tmp_path, SIZE)) == 1
+    assert len(folder_of(tmp_path, SIZE)) == 1
 
 
 def test_names_that_differ_in_letter_case_only_are_two(tmp_path):
@@ -58,26 +62,26 @@ def test_names_that_differ_in_letter_case_only_are_two(tmp_path):
     if (tmp_path / "A.png").exists():
         pytest.skip("this file system ignores letter case")
     pair(tmp_path, "A", prompt="large")
-    assert ImageFolder(tmp_path, SIZE).prompts == ["large", "small"]
+    assert folder_of(tmp_path, SIZE).prompts == ["large", "small"]
 
 
 def test_the_order_is_that_of_the_sorted_paths(tmp_path):
     for name in ("b", "a", "c/z", "c/y", "B"):
         pair(tmp_path / os.path.dirname(name), os.path.basename(name), prompt=name)
-    assert ImageFolder(tmp_path, SIZE).prompts == ["B", "a", "b", "c/y", "c/z"]
+    assert folder_of(tmp_path, SIZE).prompts == ["B", "a", "b", "c/y", "c/z"]
 
 
 def test_byte_order_mark_and_line_ends(tmp_path):
     pair(tmp_path, "a")
     (tmp_path / "a.json").write_bytes('\ufeff{"prompt":\r\n "naïve café 🎨 "}\r\n'.encode())
-    assert ImageFolder(tmp_path, SIZE).prompts == ["naïve café 🎨"]
+    assert folder_of(tmp_path, SIZE).prompts == ["naïve café 🎨"]
 
 
 def test_hidden_files_are_left_out(tmp_path):
     pair(tmp_path, "a")
     (tmp_path / "._a.jpg").write_bytes(b"resource fork")
     pair(tmp_path / ".cache", "b")
-    assert len(ImageFolder(tmp_path, SIZE)) == 1
+    assert len(folder_of(tmp_path, SIZE)) == 1
 
 
 def test_links_are_followed_and_loops_end(tmp_path):
@@ -85,12 +89,12 @@ def test_links_are_followed_and_loops_end(tmp_path):
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "linked").symlink_to(tmp_path / "store", target_is_directory=True)
     (tmp_path / "store" / "loop").symlink_to(tmp_path / "set", target_is_directory=True)
-    assert len(ImageFolder(tmp_path / "set", SIZE)) == 1
+    assert len(folder_of(tmp_path / "set", SIZE)) == 1
 
 
 def test_another_prompt_key(tmp_path):
     pair(tmp_path, "a", key="caption")
-    assert ImageFolder(tmp_path, SIZE, prompt_key="caption").prompts == ["a cat"]
+    assert folder_of(tmp_path, SIZE, prompt_key="caption").prompts == ["a cat"]
     assert "found the keys ['caption']; accepted: an object with the key 'prompt'" in page(tmp_path)
 
 
@@ -111,12 +115,12 @@ def test_all_faults_are_listed_at_once(tmp_path):
     text = page(tmp_path)
     assert text.splitlines()[0] == f"{tmp_path}: 10 faults"
     for expected in [
-        "no_json.png: no no_json.json beside it",
+        "no_json.png: no no_json.json beside it, nor .txt, nor a row of a table",
         "no_picture.json: no picture beside it (found no_picture.heic)",
         "bad_json.json:2: not JSON",
         "no_key.json: found the keys ['text']",
         "blank.json: key 'prompt': found the blank prompt ' \\n'",
-        "twice.json: several pictures beside it: twice.JPG, twice.png",
+        "twice.json: several media beside it: twice.JPG, twice.png",
         "number.json: key 'prompt': found int '3'",
         "half.json: key 'prompt': found half of a surrogate pair",
         "list.json: found list; accepted: an object",
@@ -153,7 +157,7 @@ def test_missing_and_empty_folders(tmp_path):
     (tmp_path / "file").write_text("")
     assert "found a file; accepted: a folder" in page(tmp_path / "file")
     (tmp_path / "empty").mkdir()
-    assert "found no files; accepted: NAME.json beside NAME" in page(tmp_path / "empty")
+    assert "found no files; accepted: NAME.json or NAME.txt beside NAME" in page(tmp_path / "empty")
     (tmp_path / "empty" / "clip.mp4").write_text("")
     assert "found 1 files (1 .mp4)" in page(tmp_path / "empty")
 
@@ -161,7 +165,7 @@ def test_missing_and_empty_folders(tmp_path):
 def test_damaged_pictures_are_all_found_before_training(tmp_path):
     for name in ("a", "b", "c", "d"):
         pair(tmp_path, name)
-    folder = ImageFolder(tmp_path, SIZE)
+    folder = folder_of(tmp_path, SIZE)
     folder.verify()
     (tmp_path / "b.png").write_bytes((tmp_path / "b.png").read_bytes()[:50])
     (tmp_path / "d.png").write_text("<html>")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image, ImageCms, ImageDraw
 
-from sanarl.data.media import cover_crop, decode_image
+from sanarl.data.media import Animation, cover_crop, decode_image
 from sanarl.errors import UserError
 
 RED = (200, 40, 20)
@@ -219,10 +219,29 @@ def test_a_profile_that_does_not_fit_is_ignored_aloud(tmp_path, caplog, profile)
     assert "a.png: its colour profile" in caplog.text
 
 
-def test_the_first_frame_of_several_is_read(tmp_path):
+def test_the_first_page_of_several_is_read(tmp_path):
     first, second = Image.new("RGB", (8, 6), RED), Image.new("RGB", (8, 6), (0, 0, 0))
-    for name in ("a.tiff", "a.gif", "b.png"):
-        assert near(colour(save(tmp_path, first, name, save_all=True, append_images=[second])), RED)
+    assert near(colour(save(tmp_path, first, "a.tiff", save_all=True, append_images=[second])), RED)
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a.png", "a.webp"])
+def test_animations_are_told_from_pictures(tmp_path, name):
+    first, second = Image.new("RGB", (8, 6), RED), Image.new("RGB", (8, 6), (0, 0, 0))
+    path = save(tmp_path, first, name, save_all=True, append_images=[second, first], duration=40)
+    with pytest.raises(Animation, match="found an animation of 3 frames; accepted: a still picture"):
+        decode_image(path)
+
+
+@pytest.mark.parametrize("background", [(255, 255, 255), (0, 0, 0), (10, 200, 90)])
+def test_what_shows_through_can_be_chosen(tmp_path, background):
+    """Reference: alpha * colour + (1 - alpha) * background, and all of it for a key colour."""
+    path = save(tmp_path, Image.new("RGBA", (8, 6), (*RED, 51)), "a.png")
+    picture = decode_image(path, background)
+    expected = [0.2 * c + 0.8 * b for c, b in zip(RED, background, strict=True)]
+    assert near(tuple((picture[:, 2, 2] * 255).tolist()), expected)
+    deep = Image.fromarray(np.full((6, 8), 300, np.uint16))
+    picture = decode_image(save(tmp_path, deep, "b.png", transparency=300), background)
+    assert near(tuple((picture[:, 2, 2] * 255).tolist()), background)
 
 
 # ------------------------------------------------------------------ files that are no pictures

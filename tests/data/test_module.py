@@ -184,7 +184,7 @@ PICTURE = torch.full((1, 3, 8, 6), 0.5)
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_good_pictures_come_back_in_float32(dtype):
-    item = checked_sft({"prompt": "a", "media": PICTURE.to(dtype), "extra": 1}, 4, "m", (8, 6))
+    item = checked_sft({"prompt": "a", "media": PICTURE.to(dtype), "extra": 1}, 4, "m", ((8, 6),))
     assert sorted(item) == ["media", "prompt"]
     assert item["media"].dtype == torch.float32
     assert torch.equal(item["media"], PICTURE)
@@ -217,15 +217,15 @@ def test_good_pictures_come_back_in_float32(dtype):
     ],
 )
 def test_pages_for_sft_items(item, expected):
-    text = page(checked_sft, item, 7, "my.module", (8, 6))
+    text = page(checked_sft, item, 7, "my.module", ((8, 6),))
     assert text.startswith("my.module: get_dataset: item 7")
     assert expected in text
 
 
 def test_the_number_of_frames():
     clip = {"prompt": "a", "media": PICTURE.expand(5, 3, 8, 6)}
-    assert checked_sft(clip, 0, "m", (8, 6), frames=5)["media"].shape == (5, 3, 8, 6)
-    text = page(lambda: checked_sft(clip, 0, "m", (8, 6), frames=1))
+    assert checked_sft(clip, 0, "m", ((8, 6),), frames=5)["media"].shape == (5, 3, 8, 6)
+    text = page(lambda: checked_sft(clip, 0, "m", ((8, 6),), frames=1))
     assert "found a float32 tensor of shape (5, 3, 8, 6); accepted: a floating-point tensor (1, 3, 8, 6)" in text
 
 

@@ -136,7 +136,7 @@ class Diffusers(Table):
     train_frames: Frames = 41
     """Video: frames of a training clip."""
     fps: Annotated[float, Field(gt=0, le=240)] = 16.0
-    """Video: frames a second of clips that are written."""
+    """Video: frames a second of clips that are read, by their time stamps, and written."""
     motion_score: Annotated[int, Field(ge=0, le=1000)] | None = None
     """Video: appended to every prompt as " motion score: N.", as SANA-Video was trained with; unset: nothing is."""
     timesteps_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0

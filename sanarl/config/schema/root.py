@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from sanarl.config.schema.base import Table
+from sanarl.config.schema.data import Data
 from sanarl.config.schema.logs import Logging
 from sanarl.config.schema.policy import Policy
 from sanarl.config.schema.rollout import Rollout
@@ -45,6 +46,7 @@ class Config(Table):
     train: Train
     rollout: Rollout = Rollout()
     validation: Validation = Validation()
+    data: Data = Data()
     logging: Logging = Logging()
     custom: dict[str, Any] = Field(default={})
     """Free for your own dataset module, which gets the whole configuration."""
