@@ -22,6 +22,8 @@ TABLE = {
     "clipscore": f"{_SCORERS}.clip:ClipScore",
     "hpsv2": f"{_SCORERS}.hpsv2:HPSv2",
     "ocr": f"{_SCORERS}.ocr:Ocr",
+    "geneval": f"{_SCORERS}.geneval:GenEval",
+    "gen_eval": f"{_SCORERS}.geneval:GenEval",
     "imagereward": f"{_SCORERS}.imagereward:ImageReward",
     "image_reward": f"{_SCORERS}.imagereward:ImageReward",
 }
@@ -29,7 +31,7 @@ TABLE = {
 # Rewards that presets in circulation name and this version does not have.
 # fmt: off
 NOT_YET = frozenset({
-    "aesthetic", "cosmos_reason1", "dance_grpo", "deqa", "gen_eval", "geneval", "hpsv3",
+    "aesthetic", "cosmos_reason1", "dance_grpo", "deqa", "hpsv3",
     "jpeg_compressibility", "jpeg_incompressibility", "qwenvl", "unified_reward", "unifiedreward", "video_ocr",
 })
 # fmt: on

@@ -1,6 +1,7 @@
 """Between media and what image models take: 8-bit frames of pictures and clips, in batches, each distinct text once."""
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -47,33 +48,38 @@ def chosen_frames(count: int, frames: int) -> list[int]:
     return [round(i * (count - 1) / (frames - 1)) for i in range(frames)]
 
 
+T = TypeVar("T")
+
+
 def framewise(
     media: Tensor,
-    prompts: Sequence[str],
+    asked: Sequence[T],
     frames: int,
     batch_size: int,
-    score: Callable[[Tensor, list[str]], Tensor],
+    score: Callable[[Tensor, list[T]], Tensor],
 ) -> Tensor:
     """Score pictures, or clips by the mean over some of their frames.
 
     Args:
         media: (B, F, 3, H, W) in [0, 1].
-        prompts: B prompts; each frame of a clip is scored against the clip's.
+        asked: B prompts, or what else is asked of each; every frame of a clip is scored against the clip's.
         frames: Frames of a clip that are scored; see :func:`chosen_frames`.
         batch_size: Frames that ``score`` gets at once.
-        score: uint8 (N, 3, H, W) and N prompts -> (N,).
+        score: uint8 (N, 3, H, W) and N of what is asked -> (N, ...).
 
     Returns:
-        (B,) float32 on the media's device.
+        (B, ...) float32 on the media's device; (0,) for no media.
     """
     picked = media[:, chosen_frames(media.shape[1], frames)]
     flat = eight_bit(picked.flatten(0, 1))
-    each = [prompt for prompt in prompts for _ in range(picked.shape[1])]
+    each = [one for one in asked for _ in range(picked.shape[1])]
     parts = [
         score(flat[i : i + batch_size], each[i : i + batch_size]).float().to(media.device)
         for i in range(0, len(each), batch_size)
     ]
-    return torch.cat(parts).view(len(prompts), -1).mean(1) if parts else torch.zeros(0, device=media.device)
+    if not parts:
+        return torch.zeros(0, device=media.device)
+    return torch.cat(parts).unflatten(0, (len(asked), -1)).mean(1)
 
 
 def each_once(texts: Sequence[str], encode: Callable[[list[str]], Tensor]) -> Tensor:
