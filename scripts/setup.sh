@@ -28,4 +28,16 @@ fi
 case ",$extras," in
     *,rewards,*) "$venv/bin/python" -m pip install --quiet --constraint constraints.txt --no-deps image-reward ;;
 esac
+case ",$extras," in
+*,dev,*) # the tests of the reward service start a real Redis
+    if ! command -v redis-server >/dev/null; then
+        if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+            apt-get update -qq && apt-get install -y -qq redis-server
+        else
+            echo "the tests need redis-server; install it first: sudo apt-get install redis-server" >&2
+            exit 2
+        fi
+    fi
+    ;;
+esac
 echo "$want" >"$stamp"

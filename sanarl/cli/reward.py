@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-MODULES: tuple[str, ...] = ()
+MODULES: tuple[str, ...] = ("reward_serve",)
 """Modules of this package with ``register(reward)``, in the order of --help."""
 
 reward = typer.Typer(help="Rewards: their weights, and the service that scores.", no_args_is_help=True)

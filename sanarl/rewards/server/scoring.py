@@ -1,0 +1,182 @@
+"""What a scorer's process does with a job: media from the file, scores as the wire has them; latents into clips."""
+
+import inspect
+import math
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from torch import Tensor
+
+from sanarl.errors import UserError
+from sanarl.importing import import_named, where
+from sanarl.rewards import TABLE, build
+from sanarl.rewards.mix import Mix, Scores
+from sanarl.rewards.wire import MAIN_KEYS, result
+
+
+def read(path: str, start: int) -> np.ndarray:
+    """The array of an .npy file that begins ``start`` bytes into a file; never a pickle."""
+    with open(path, "rb") as file:
+        file.seek(start)
+        return npy.read_array(file, allow_pickle=False)
+
+
+def media_of(array: np.ndarray, media_type: str, device: torch.device) -> Tensor:
+    """Wire media, uint8 (B, H, W, 3) or (B, 3, T, H, W), as (B, F, 3, H, W) float32 in [0, 1]."""
+    pixels = torch.from_numpy(array).to(device)
+    pixels = pixels.permute(0, 3, 1, 2).unsqueeze(1) if media_type == "image" else pixels.transpose(1, 2)
+    return pixels.contiguous().float().div_(255)
+
+
+def device_of(name: str) -> torch.device:
+    """The device of a configuration; unset: cuda where there is one.
+
+    Raises:
+        UserError: when it is not there.
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return device
+
+
+class Scorer:
+    """One reward, loaded once.
+
+    Args:
+        spec: ``reward_type``, ``label`` (what requests call it) and ``options`` of the configuration.
+
+    Raises:
+        UserError: when there is no such reward or it cannot be loaded.
+    """
+
+    def __init__(self, spec: dict[str, Any]):
+        self.label: str = spec["label"]
+        options = dict(spec["options"])
+        self.device = device_of(options.get("device", ""))
+        self.mix, unused = _mix(spec["reward_type"], self.label, options)
+        unused = [name for name in unused if name != "device"]  # the media lie there
+        self.notes = [f"{self.label} takes no {', '.join(unused)}; it has no effect"] if unused else []
+
+    def load(self, job: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """The media of a job, and what the answer says about them."""
+        array = read(job["path"], job["start"])
+        if self.device.type == "cuda":
+            array = np.require(array, requirements="W")
+        info = {
+            "shape": list(array.shape),
+            "dtype": f"torch.{array.dtype}",
+            "min": f"{float(array.min()):.3f}",
+            "max": f"{float(array.max()):.3f}",
+        }
+        return media_of(array, job["media_type"], self.device), info
+
+    def work(self, job: dict[str, Any], loaded: tuple[Tensor, dict[str, Any]]) -> dict[str, Any]:
+        """Score a job: its result as JSON text, or the error."""
+        media, info = loaded
+        started = time.perf_counter()
+        try:
+            scores = self.mix(media, job["prompts"], job["metadata"])
+            seconds = time.perf_counter() - started
+            text = result(self.label, _on_the_wire(self.label, scores), info, seconds, job["decoded"])
+        except (UserError, ValueError) as error:
+            return {"error": str(error)}
+        except Exception as error:
+            return {"error": f"reward {self.label!r} failed: {where(error)}"}
+        return {"result": text, "seconds": seconds}
+
+
+def _mix(reward_type: str, label: str, options: dict[str, str]) -> tuple[Mix, list[str]]:
+    """The reward as the only part of a mix, and the options that it does not take."""
+    target = TABLE.get(reward_type, reward_type)
+    module, colon, attribute = target.rpartition(":")
+    found = getattr(import_named(module), attribute, None) if colon else None
+    taken = {}
+    if inspect.isclass(found):
+        parameters = inspect.signature(found).parameters
+        taken = {name: value for name, value in options.items() if name in parameters}
+    if not taken:
+        (_, reward) = next(iter(build({reward_type: 1.0}).parts.values()))
+        return Mix({label: (1.0, reward)}), list(options)
+    try:
+        reward = found(**taken)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"reward {reward_type!r}: {attribute}({', '.join(taken)}) failed\n  {where(error)}") from error
+    return Mix({label: (1.0, reward)}), [name for name in options if name not in taken]
+
+
+def _on_the_wire(label: str, scores: Scores) -> dict[str, list[float]]:
+    """Every score under its key: the one that counts under the reward's, ``name/key`` under ``key``."""
+    keys = {}
+    for name, values in scores.parts.items():
+        key = MAIN_KEYS.get(label, label) if name == label else name.removeprefix(f"{label}/")
+        keys[key] = [float(value) for value in values.tolist()]
+    return keys
+
+
+class Decoder:
+    """Wan's VAE: latents (B, C, T, H, W) into clips, uint8 (B, 3, F, H', W').
+
+    Args:
+        spec: ``model_path``, ``dtype`` and ``device`` of the configuration.
+
+    Raises:
+        UserError: when it cannot be loaded.
+    """
+
+    def __init__(self, spec: dict[str, Any]):
+        self.notes: list[str] = []
+        self.device = device_of(spec["device"])
+        self.dtype = getattr(torch, spec["dtype"], None)
+        if not isinstance(self.dtype, torch.dtype):
+            raise UserError(f"decode_args.dtype: found {spec['dtype']!r}; accepted: float32, bfloat16, float16")
+        self.vae = _load_vae(spec["model_path"], self.dtype).to(self.device).eval()
+
+    def load(self, job: dict[str, Any]) -> Tensor:
+        """Latents of a job, float32 on the device; uint8 is bfloat16 seen as bytes."""
+        latents = torch.from_numpy(read(job["path"], job["start"]))
+        if latents.dtype == torch.uint8:
+            latents = latents.contiguous().view(torch.bfloat16)
+        else:
+            latents = latents.to(torch.bfloat16)  # as the peers do
+        return latents.to(self.device, torch.float32)
+
+    @torch.no_grad()
+    def work(self, job: dict[str, Any], latents: Tensor) -> dict[str, Any]:
+        """Decode into the job's second file."""
+        started = time.perf_counter()
+        try:
+            config = self.vae.config
+            shape = (1, -1, 1, 1, 1)
+            mean = torch.tensor(config.latents_mean, device=self.device).view(shape)
+            std = torch.tensor(config.latents_std, device=self.device).view(shape)
+            clips = [self.vae.decode((one[None] * std + mean).to(self.dtype)).sample for one in latents]
+            media = torch.cat(clips).float()  # (B, 3, F, H, W) in [-1, 1]
+            if not math.isfinite(float(media.sum())):
+                return {"error": "the latents decode to NaN or infinity"}
+            pixels = ((1 + media.clamp(-1, 1)) / 2 * 255).to(torch.uint8)  # cut off, not rounded: as the peers do
+            with open(job["decoded_path"], "wb") as file:
+                np.save(file, pixels.cpu().numpy(), allow_pickle=False)
+        except Exception as error:
+            return {"error": f"the latents cannot be decoded: {where(error)}"}
+        return {"result": job["decoded_path"], "seconds": time.perf_counter() - started}
+
+
+def _load_vae(path: str, dtype: torch.dtype) -> Any:
+    from pathlib import Path
+
+    from diffusers import AutoencoderKLWan
+
+    below = "vae" if (Path(path) / "vae").is_dir() else None
+    try:
+        return AutoencoderKLWan.from_pretrained(path, subfolder=below, torch_dtype=dtype)
+    except (OSError, ValueError) as error:
+        text = f"decode_args.model_path: found {path}, which does not load: {str(error).splitlines()[0]}"
+        raise UserError(f"{text}; accepted: a folder or repository with Wan's VAE as diffusers has it") from error
