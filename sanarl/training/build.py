@@ -16,6 +16,7 @@ from sanarl.models.load import ModelSettings, load_model
 from sanarl.models.policy import Policy
 from sanarl.rewards import build as build_rewards
 from sanarl.rewards.local import Scoring
+from sanarl.rewards.remote import RemoteScoring, addresses
 from sanarl.rollout.evaluate import HeldOut
 from sanarl.runtime.optim import Ema
 from sanarl.runtime.session import Session
@@ -28,7 +29,8 @@ from sanarl.training.job import Job
 DEFAULT_MODULES = {"sft": "sanarl.datasets.diffusers_dataset", "grpo": "sanarl.datasets.diffusion_nft"}
 SHAPES = "sanarl.datasets.shapes"
 
-Names = tuple[tuple[str, float], ...]
+Rewards = tuple[tuple[str, float], ...] | RemoteReward
+"""What scores: names with weights for this process, or what a service shall score; an empty tuple for nothing."""
 
 
 def refuse_unsupported(config: Config) -> None:
@@ -45,12 +47,6 @@ def refuse_unsupported(config: Config) -> None:
         )
     if config.modality == "video":
         faults.append("policy.diffusers.is_video: true; video is not there yet, images are")
-    for key, policy in (("train.train_policy", config.train.train_policy), ("validation", config.validation)):
-        if getattr(policy, "use_remote_reward", None):
-            faults.append(
-                f"{key}.use_remote_reward: true; the client of reward services is not there yet; "
-                f"name rewards of this process in {key}.reward_function"
-            )
     if faults:
         raise UserError("this version cannot train that preset:\n" + "\n".join(f"  {fault}" for fault in faults))
 
@@ -65,7 +61,7 @@ class Parts:
     world: World
     model: FlowModel
     policy: Policy
-    rewards: dict[Names, Scoring]
+    rewards: dict[Rewards, Scoring | RemoteScoring]
     held_out: HeldOut | None
 
     def __enter__(self) -> Self:
@@ -81,7 +77,7 @@ class Parts:
         return settings.total_steps(self.config, len(self.dataset))
 
     @property
-    def training_rewards(self) -> Scoring:
+    def training_rewards(self) -> Scoring | RemoteScoring:
         """What scores rollouts."""
         return self.rewards[_training_rewards(self.config)]
 
@@ -96,6 +92,9 @@ class Parts:
     def job(self, session: Session) -> Job:
         """The policy in training, with everything that acts on it."""
         config, train = self.config, self.config.train
+        for scoring in self.rewards.values():
+            if isinstance(scoring, RemoteScoring):
+                scoring.say = session.console.line
         updates = session.total * (config.updates_per_rollout if config.task == "nft" else 1)
         return Job(
             policy=self.policy,
@@ -126,7 +125,7 @@ def parts(config: Config, dataset_module: str | None, world: World) -> Parts:
     settings.total_steps(config, len(dataset))
     prompts = _validation_items(config, module)
     evaluated = _evaluation_rewards(config)
-    rewards = {names: Scoring(build_rewards(dict(names))) for names in {_training_rewards(config), evaluated} if names}
+    rewards = {which: _scoring(which) for which in {_training_rewards(config), evaluated} if which}
     try:
         model = load_model(_model_settings(config), world.device)
         policy = build_policy(config, model)
@@ -156,14 +155,42 @@ def default_module(config: Config) -> str:
     return SHAPES if policy.dataset.name == "shapes" else DEFAULT_MODULES[policy.type]
 
 
-def _training_rewards(config: Config) -> Names:
-    return tuple(sorted(config.grpo.reward_function.items())) if config.task == "nft" else ()
-
-
-def _evaluation_rewards(config: Config) -> Names:
-    if not config.validation.enable:
+def _training_rewards(config: Config) -> Rewards:
+    if config.task != "nft":
         return ()
-    return tuple(sorted(config.validation.reward_function.items())) or _training_rewards(config)
+    grpo = config.grpo
+    return grpo.remote_reward if grpo.use_remote_reward else tuple(sorted(grpo.reward_function.items()))
+
+
+def _evaluation_rewards(config: Config) -> Rewards:
+    """What [validation] names; where it names nothing, what the training has."""
+    validation = config.validation
+    if not validation.enable:
+        return ()
+    if validation.use_remote_reward:
+        remote = validation.remote_reward or (config.grpo.remote_reward if config.task == "nft" else None)
+        if remote is None or not any(function.weight > 0 for function in remote.reward_fns):
+            raise UserError("validation.use_remote_reward: true, but validation.remote_reward names no reward to score")
+        return remote
+    named = tuple(sorted(validation.reward_function.items()))
+    if named or (validation.use_remote_reward is False and config.task == "nft" and config.grpo.use_remote_reward):
+        return named
+    if validation.remote_reward is not None and config.task == "nft" and config.grpo.use_remote_reward:
+        return validation.remote_reward
+    return _training_rewards(config)
+
+
+def _scoring(which: Rewards) -> Scoring | RemoteScoring:
+    """What scores, with its threads; a service is asked whether it takes our token."""
+    if not isinstance(which, RemoteReward):
+        return Scoring(build_rewards(dict(which)))
+    scoring = RemoteScoring(which, addresses())
+    try:
+        scoring.check()
+    except BaseException:
+        scoring.close()
+        raise
+    return scoring
 
 
 def _model_settings(config: Config) -> ModelSettings:

@@ -39,8 +39,11 @@ class Card:
         if lora is not None:
             rows.append(("adapter", f"rank {lora.r}, alpha {lora.lora_alpha:g}"))
         if config.task == "nft":
-            rewards = ", ".join(f"{name} x {weight:g}" for name, weight in config.grpo.reward_function.items())
-            rows += [("rewards", rewards), ("nft_beta", f"{config.policy.diffusers.nft_beta:g}")]
+            grpo = config.grpo
+            weights = [(f.name, f.weight) for f in grpo.remote_reward.reward_fns if f.weight > 0]
+            weights = weights if grpo.use_remote_reward else list(grpo.reward_function.items())
+            rows.append(("rewards", ", ".join(f"{name} x {weight:g}" for name, weight in weights)))
+            rows.append(("nft_beta", f"{config.policy.diffusers.nft_beta:g}"))
             rows.append(("kl_beta", f"{config.grpo.kl_beta:g}"))
         if progress.first_reward is not None:
             rows.append(

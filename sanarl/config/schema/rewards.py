@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from sanarl.config.schema.base import Count, Table, Text
+from sanarl.config.schema.base import Count, Positive, Table, Text
 
 
 class RewardFunction(Table):
@@ -33,3 +33,7 @@ class RemoteReward(Table):
     """Sums above are lowered to this."""
     batch_size: Count = 1
     """Samples of one request."""
+    deadline_s: Positive = 600.0
+    """Seconds from a request that the service accepted to its scores; then it is sent again, at most twice."""
+    patience_s: Positive = 1800.0
+    """Seconds to wait for a service that does not answer or has no room; then the run ends and can be resumed."""
