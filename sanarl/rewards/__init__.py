@@ -24,17 +24,18 @@ TABLE = {
     "ocr": f"{_SCORERS}.ocr:Ocr",
     "geneval": f"{_SCORERS}.geneval:GenEval",
     "gen_eval": f"{_SCORERS}.geneval:GenEval",
+    "unified_reward": f"{_SCORERS}.judges:UnifiedReward",
+    "cosmos_reason1": f"{_SCORERS}.judges:CosmosReason1",
+    "hpsv3": f"{_SCORERS}.peers:HPSv3",
+    "dance_grpo": f"{_SCORERS}.peers:DanceGRPO",
     "imagereward": f"{_SCORERS}.imagereward:ImageReward",
     "image_reward": f"{_SCORERS}.imagereward:ImageReward",
 }
 
 # Rewards that presets in circulation name and this version does not have.
-# fmt: off
-NOT_YET = frozenset({
-    "aesthetic", "cosmos_reason1", "dance_grpo", "deqa", "hpsv3",
-    "jpeg_compressibility", "jpeg_incompressibility", "qwenvl", "unified_reward", "unifiedreward", "video_ocr",
-})
-# fmt: on
+NOT_YET = frozenset(
+    {"aesthetic", "deqa", "jpeg_compressibility", "jpeg_incompressibility", "qwenvl", "unifiedreward", "video_ocr"}
+)
 
 __all__ = ["NOT_YET", "TABLE", "build"]
 
