@@ -28,9 +28,11 @@ def terms(
 ) -> Iterator[Term]:
     """The terms of one optimiser step: mean squared error of the velocity, a mini-batch a term.
 
+    A mini-batch holds media of one size.
+
     Args:
         policy: under the learner's values.
-        media: B samples of shape (F, 3, H, W) in [0, 1].
+        media: B samples of shape (F, 3, H, W) in [0, 1]; sizes may differ.
         captions: B strings.
         ids: (B,) int64, identity of each sample: its noise and noise level depend on ``key`` and its id alone.
         settings: see there.
@@ -42,15 +44,24 @@ def terms(
     for row, u in enumerate(draw.uniform(ids, *key, "caption").tolist()):
         if u < settings.caption_dropout:
             captions[row] = ""
-    # Once a step, so that an offloaded text encoder or autoencoder visits the device once.
+    # Text once a step and media once a size, so that offloaded parts visit the device as seldom.
     cond = policy.model.encode_prompts(captions)
-    latents = policy.model.encode_media(torch.stack(media), settings.mini_batch)
-    for rows in torch.arange(len(ids)).split(settings.mini_batch):
-        x0 = latents[rows]
-        noise = draw.normal(ids[rows], x0.shape[1:], *key, "noise").to(x0.device)
-        z = draw.normal(ids[rows], (), *key, "sigma")
-        sigma = training_sigma(z, settings.density, settings.logit_mean, settings.logit_std, settings.flow_shift)
-        sigma = sigma.to(x0.device, x0.dtype)
-        v = policy.velocity(interpolate(x0, noise, sigma), sigma, cond[rows])
-        loss = per_sample((v - (noise - x0)) ** 2).mean()
-        yield Term(loss, weight=len(rows) / len(ids), metrics={"sigma": sigma.mean()})
+    for members in _of_one_size(media):
+        latents = policy.model.encode_media(torch.stack([media[i] for i in members]), settings.mini_batch)
+        split = torch.tensor(members).split(settings.mini_batch), latents.split(settings.mini_batch)
+        for rows, x0 in zip(*split, strict=True):
+            noise = draw.normal(ids[rows], x0.shape[1:], *key, "noise").to(x0.device)
+            z = draw.normal(ids[rows], (), *key, "sigma")
+            sigma = training_sigma(z, settings.density, settings.logit_mean, settings.logit_std, settings.flow_shift)
+            sigma = sigma.to(x0.device, x0.dtype)
+            v = policy.velocity(interpolate(x0, noise, sigma), sigma, cond[rows])
+            loss = per_sample((v - (noise - x0)) ** 2).mean()
+            yield Term(loss, weight=len(rows) / len(ids), metrics={"sigma": sigma.mean()})
+
+
+def _of_one_size(media: list[torch.Tensor]) -> list[list[int]]:
+    """The places in ``media`` of each shape."""
+    places: dict[torch.Size, list[int]] = {}
+    for place, sample in enumerate(media):
+        places.setdefault(sample.shape, []).append(place)
+    return list(places.values())

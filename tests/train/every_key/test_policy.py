@@ -137,6 +137,20 @@ def test_frames_a_second(lab, monkeypatch):
     assert rates == [7.5]
 
 
+@honours(f"{DIFFUSERS}.fps")
+def test_frames_a_second_of_clips_that_are_read(lab, tmp_path):
+    # A clip of 16 frames a second, each lighter by 1 / 20 than the one before.
+    from sanarl.rollout.clips import write_mp4
+
+    write_mp4(torch.linspace(0, 1, 21)[:, None, None, None].expand(21, 3, 32, 32), tmp_path / "clip.mp4", 16)
+    (tmp_path / "clip.json").write_text(json.dumps({"prompt": "it gets light"}))
+    keys = f'{TASK}.dataset.local_dir="{tmp_path}"', f'{TASK}.dataset.name=""', f"{DIFFUSERS}.train_frames=5"
+    for fps, step in ((16.0, 1), (8.0, 2)):
+        config = lab.loaded("sft", *VIDEO, *keys, f"{DIFFUSERS}.fps={fps}").config
+        clip = module.load("sanarl.datasets.diffusers_dataset").train(config)[0]["media"]
+        assert clip.mean((1, 2, 3)).tolist() == pytest.approx([i * step / 20 for i in range(5)], abs=0.02)
+
+
 @honours(f"{DIFFUSERS}.motion_score")
 def test_motion_score(lab, seen):
     for keys, score in (((), False), ((f"{DIFFUSERS}.motion_score=7",), True)):

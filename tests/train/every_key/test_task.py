@@ -197,6 +197,19 @@ def test_pictures(lab, seen, tmp_path):
             lab.parts("sft-lora", *keys, f'{TASK}.dataset.split="test"')
 
 
+@honours("data.buckets")
+def test_pictures_of_several_sizes(lab, seen, tmp_path):
+    # A mini-batch holds one size. Reference: the same step in mini-batches of one sample; tolerance: rounding.
+    for name, size in (("broad", (80, 40)), ("high", (40, 80))):
+        Image.new("RGB", size, (255, 0, 0)).save(tmp_path / f"{name}.png")
+        (tmp_path / f"{name}.json").write_text(json.dumps({"prompt": f"a {name} wall"}))
+    keys = [f'{TASK}.dataset.local_dir="{tmp_path}"', f'{TASK}.dataset.name=""', "data.buckets=[[32, 64], [64, 32]]"]
+    together = lab.fresh("sft-lora", *keys, f"{TASK}.mini_batch=6").metrics[0]
+    assert seen.sizes(trained=True) == [3, 3]
+    alone = lab.fresh("sft-lora", *keys, f"{TASK}.mini_batch=1").metrics[0]
+    assert (together["loss"], together["grad_norm"]) == pytest.approx((alone["loss"], alone["grad_norm"]), rel=1e-4)
+
+
 @honours(f"{TASK}.dataset.name", f"{TASK}.dataset.local_dir", f"{TASK}.dataset.split")
 def test_shapes_are_nothing_else(lab):
     for key, value in (("local_dir", "somewhere"), ("split", "test")):
