@@ -25,7 +25,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import Gemma2Config, Gemma2Model, GemmaTokenizer
 
 from sanarl.errors import UserError
-from sanarl.shapes.captions import all_prompts
+from sanarl.shapes.captions import Captions, all_prompts
 
 NAMES = ("tiny-image",)
 """Embedded models that :func:`load_pipeline` knows."""
@@ -40,7 +40,7 @@ _SPACE = "\u2581"
 
 
 @cache
-def _vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
+def _vocabulary(captions: tuple[str, ...]) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Byte-pair encoding of the captions, trained until every word of the grammar is one token."""
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{i:02X}>" for i in range(256))]
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
@@ -50,14 +50,18 @@ def _vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
     trainer = trainers.BpeTrainer(
         vocab_size=1000, special_tokens=special, show_progress=False, initial_alphabet=alphabet
     )
-    tokenizer.train_from_iterator((p for prompts in all_prompts().values() for p in prompts), trainer)
+    tokenizer.train_from_iterator(captions, trainer)
     bpe = json.loads(tokenizer.to_str())["model"]
     return bpe["vocab"], [tuple(m if isinstance(m, list) else m.split(" ")) for m in bpe["merges"]]
 
 
-def build_tokenizer() -> GemmaTokenizer:
-    """A GemmaTokenizer with one token a word of the captions, and bytes for everything else. Needs no network."""
-    vocab, merges = _vocabulary()
+def build_tokenizer(captions: Captions | None = None) -> GemmaTokenizer:
+    """A GemmaTokenizer with one token a word of the captions, and bytes for everything else. Needs no network.
+
+    Args:
+        captions: By kind, as ``all_prompts`` returns them; those of the shapes world's pictures unless given.
+    """
+    vocab, merges = _vocabulary(tuple(p for prompts in (captions or all_prompts()).values() for p in prompts))
     return GemmaTokenizer(vocab=dict(vocab), merges=list(merges), add_bos_token=True, padding_side="right")
 
 
@@ -106,18 +110,18 @@ SMALLEST = Sizes(
 """For unit tests, which must be quick and need no sense in the pictures."""
 
 
-def _text_encoder(sizes: Sizes, vocab_size: int) -> Gemma2Model:
+def build_text_encoder(width: int, layers: int, heads: int, vocab_size: int) -> Gemma2Model:
     """Gemma 2 whose embeddings stand out.
 
     Gemma 2 multiplies embeddings by sqrt(width) and normalises what each layer adds to RMS 1: with the usual initial
-    standard deviation of 0.02 a token's identity would drown, so it is 1 / sqrt(width) here.
+    standard deviation of 0.02 a token's identity would drown, so it is 1 / sqrt(width) here. In training mode, with
+    weights from torch's global random state.
     """
-    width, heads = sizes.text_width, sizes.text_heads
     config = Gemma2Config(
         vocab_size=vocab_size,
         hidden_size=width,
         intermediate_size=2 * width,
-        num_hidden_layers=sizes.text_layers,
+        num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=heads // 2,
         head_dim=width // heads,
@@ -133,6 +137,10 @@ def _text_encoder(sizes: Sizes, vocab_size: int) -> Gemma2Model:
         encoder.embed_tokens.weight.normal_(0, width**-0.5)
         encoder.embed_tokens.weight[0] = 0
     return encoder
+
+
+def _text_encoder(sizes: Sizes, vocab_size: int) -> Gemma2Model:
+    return build_text_encoder(sizes.text_width, sizes.text_layers, sizes.text_heads, vocab_size).eval()
 
 
 def _autoencoder(sizes: Sizes) -> AutoencoderDC:
@@ -186,7 +194,7 @@ def _assemble(
         torch.manual_seed(seed)
         pipeline = SanaPipeline(
             tokenizer=tokenizer,
-            text_encoder=_text_encoder(sizes, len(tokenizer)).eval(),
+            text_encoder=_text_encoder(sizes, len(tokenizer)),
             vae=_autoencoder(sizes).eval(),
             transformer=_transformer(sizes, learned_sigma=learned_sigma, timestep_scale=timestep_scale).eval(),
             scheduler=FlowMatchEulerDiscreteScheduler(shift=flow_shift),
@@ -253,7 +261,7 @@ def random_video_pipeline(seed: int = 0, *, flow_shift: float = 1.0, learned_sig
         )
         pipeline = SanaVideoPipeline(
             tokenizer=tokenizer,
-            text_encoder=_text_encoder(SMALLEST, len(tokenizer)).eval(),
+            text_encoder=_text_encoder(SMALLEST, len(tokenizer)),
             vae=vae.eval(),
             transformer=transformer.eval(),
             scheduler=FlowMatchEulerDiscreteScheduler(shift=flow_shift),

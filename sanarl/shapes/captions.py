@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, get_args
@@ -111,23 +111,48 @@ def said_otherwise(prompt: str) -> str:
     return f"a {c2} {s2} {opposite[scene.relation]} a {c1} {s1}"
 
 
-@cache
-def _splits() -> dict[str, Captions]:
+def divide(
+    prompts: Mapping[str, Sequence[str]], held_out: Mapping[str, int], twin: Callable[[str], str]
+) -> dict[str, Captions]:
+    """Share captions out among ``train``, ``dev`` and ``test``, by kind, in a shuffled order that never changes.
+
+    Args:
+        prompts: Captions by kind.
+        held_out: How many of each kind ``dev`` gets, and ``test`` as many again.
+        twin: The caption that asks for the same in other words, or the caption itself. A twin of a held-out caption
+            is left out of ``train``, and twins of ``dev`` out of ``test``.
+    """
     rng = random.Random(0)
     parts: dict[str, Captions] = {name: {} for name in get_args(Split)}
-    for kind, captions in all_prompts().items():
-        order, n = list(captions), HELD_OUT[kind]
+    for kind, captions in prompts.items():
+        order, n = list(captions), held_out[kind]
         rng.shuffle(order)
         dev = order[:n]
-        seen = set(dev) | {said_otherwise(p) for p in dev}
+        seen = set(dev) | {twin(p) for p in dev}
         test: list[str] = []
         for p in order[n:]:
             if len(test) < n and p not in seen:
                 test.append(p)
-                seen |= {p, said_otherwise(p)}
+                seen |= {p, twin(p)}
         parts["dev"][kind], parts["test"][kind] = tuple(dev), tuple(test)
         parts["train"][kind] = tuple(p for p in order[n:] if p not in seen)
     return parts
+
+
+def pick(parts: Mapping[str, Captions], which: str) -> Captions:
+    """One of the splits.
+
+    Raises:
+        ValueError: There is no split of that name.
+    """
+    if which not in parts:
+        raise ValueError(f"no split named {which!r}; accepted: {', '.join(parts)}")
+    return dict(parts[which])
+
+
+@cache
+def _splits() -> dict[str, Captions]:
+    return divide(all_prompts(), HELD_OUT, said_otherwise)
 
 
 def split(which: Split) -> Captions:
@@ -141,30 +166,34 @@ def split(which: Split) -> Captions:
     Raises:
         ValueError: There is no split of that name.
     """
-    if which not in _splits():
-        raise ValueError(f"no split named {which!r}; accepted: {', '.join(get_args(Split))}")
-    return dict(_splits()[which])
+    return pick(_splits(), which)
 
 
-def shares(n: int) -> dict[str, int]:
-    """How many of ``n`` captions each kind gets so that the shares of :data:`MIX` hold (largest remainder)."""
-    exact = {kind: n * share for kind, share in MIX.items()}
+def shares(n: int, mix: Mapping[str, float] = MIX) -> dict[str, int]:
+    """How many of ``n`` captions each kind gets so that the shares of ``mix`` hold (largest remainder)."""
+    exact = {kind: n * share for kind, share in mix.items()}
     counts = {kind: int(x + 1e-9) for kind, x in exact.items()}
-    for kind in sorted(MIX, key=lambda k: counts[k] - exact[k])[: n - sum(counts.values())]:
+    for kind in sorted(mix, key=lambda k: counts[k] - exact[k])[: n - sum(counts.values())]:
         counts[kind] += 1
     return counts
 
 
-def balanced(which: Split, n: int) -> list[str]:
-    """A fixed list of ``n`` captions of a split, kinds in the shares of :data:`MIX`.
+def spread(captions: Mapping[str, Sequence[str]], n: int, mix: Mapping[str, float] = MIX) -> list[str]:
+    """A fixed list of ``n`` captions, kinds in the shares of ``mix``.
 
-    Kinds stand one after the other; a kind that asks for more captions than the split has starts over.
+    Kinds stand one after the other; a kind that asks for more captions than there are starts over.
     """
-    captions = split(which)
-    return [captions[kind][i % len(captions[kind])] for kind, count in shares(n).items() for i in range(count)]
+    return [captions[kind][i % len(captions[kind])] for kind, count in shares(n, mix).items() for i in range(count)]
 
 
-def sample(captions: Mapping[str, Sequence[str]], n: int, rng: random.Random) -> list[str]:
-    """Draw ``n`` captions, with replacement: first the kind by :data:`MIX`, then one of its captions evenly."""
-    kinds = rng.choices(list(MIX), list(MIX.values()), k=n)
+def balanced(which: Split, n: int) -> list[str]:
+    """The list of ``n`` captions of a split that evaluation uses, see :func:`spread`."""
+    return spread(split(which), n)
+
+
+def sample(
+    captions: Mapping[str, Sequence[str]], n: int, rng: random.Random, mix: Mapping[str, float] = MIX
+) -> list[str]:
+    """Draw ``n`` captions, with replacement: first the kind by ``mix``, then one of its captions evenly."""
+    kinds = rng.choices(list(mix), list(mix.values()), k=n)
     return [rng.choice(captions[kind]) for kind in kinds]

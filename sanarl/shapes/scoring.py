@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from sanarl.shapes.captions import COLOURS, Scene, parse
+from sanarl.shapes.captions import COLOURS, parse
 
 COLOUR_ONLY, SHAPE_ONLY = 0.5, 0.25
 """Credit for an object of the right colour but wrong shape, and of the right shape but wrong colour."""
@@ -112,7 +112,7 @@ def score(image: NDArray[np.uint8], prompt: str) -> dict[str, float]:
         ValueError: The caption is not of this world, or the picture has another type or shape.
     """
     scene, found = parse(prompt), detect(image)
-    matches = _match(scene, found)
+    matches = match(scene.objects, found)
     credit = sum(c for _, c in matches.values())
     content = 2 * credit / (len(scene.objects) + len(found))
     holds = scene.relation is None or _holds(scene.relation, matches, _MIN_OFFSET * image.shape[0] / _SIZE)
@@ -120,9 +120,9 @@ def score(image: NDArray[np.uint8], prompt: str) -> dict[str, float]:
     return {"reward": reward, "strict": float(reward == 1.0)}
 
 
-def _match(scene: Scene, found: Sequence[Found]) -> dict[int, tuple[Found, float]]:
-    """Greedy, best credit first: index of the object asked for -> (what was found, credit)."""
-    credits = [(-_credit(asked, f), i, j) for i, asked in enumerate(scene.objects) for j, f in enumerate(found)]
+def match(objects: Sequence[tuple[str, str]], found: Sequence[Found]) -> dict[int, tuple[Found, float]]:
+    """One to one, greedy, best credit first: index of the object asked for -> (what was found, credit)."""
+    credits = [(-_credit(asked, f), i, j) for i, asked in enumerate(objects) for j, f in enumerate(found)]
     matches: dict[int, tuple[Found, float]] = {}
     used: set[int] = set()
     for minus_credit, i, j in sorted(credits):
