@@ -34,6 +34,9 @@ MAY_CHANGE = (
     "train.save_ckpt_at_exit",
     "train.train_policy.dataloader_num_workers",
     "train.train_policy.dataloader_prefetch_factor",
+    "train.train_policy.remote_reward.batch_size",
+    "train.train_policy.remote_reward.deadline_s",
+    "train.train_policy.remote_reward.patience_s",
     "rollout.n_generation_mini_batch",
 )
 """Tables and keys that may differ between a run and its continuation: they leave the trained numbers comparable."""

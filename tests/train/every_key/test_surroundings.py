@@ -2,9 +2,7 @@
 
 import pytest
 
-from sanarl.config.keys import every_key
 from sanarl.errors import UserError
-from sanarl.training import build
 
 honours = pytest.mark.honours
 ON = "validation.enable=true", "validation.val_before_train=false"
@@ -59,20 +57,6 @@ def test_rewards_of_an_evaluation(lab):
     assert own["reward/mean"] < 1
     trained = lab.quick("nft", *ON, lab.rewarded("width"), "validation.reward_function={}").metrics[0]
     assert trained["eval/reward"] == 32
-
-
-REMOTE = [p for p, key in every_key().items() if p.startswith("validation.remote_reward.") and not key.is_table]
-
-
-@honours("validation.use_remote_reward", *REMOTE)
-def test_a_service_is_refused_and_its_table_alone_has_no_effect(lab):
-    rewards = 'validation.remote_reward.reward_fns=[{ name = "hpsv2" }]'
-    config = lab.loaded("nft", *ON, "validation.use_remote_reward=true", rewards).config
-    with pytest.raises(UserError, match=r"validation\.use_remote_reward: true"):
-        build.refuse_unsupported(config)
-    for key in ("scale=2.0", "reward_clip_min=0.0", "reward_clip_max=1.0", "batch_size=2"):
-        assert lab.idle("nft", f"validation.remote_reward.{key}") == ["validation.remote_reward"]
-    assert lab.idle("nft", rewards) == ["validation.remote_reward"]
 
 
 @honours("validation.dataset.name", "validation.dataset.local_dir", "validation.dataset.split")

@@ -7,10 +7,8 @@ import pytest
 from PIL import Image
 
 from sanarl.config import ConfigError
-from sanarl.config.keys import every_key
 from sanarl.data.order import picks
 from sanarl.errors import UserError
-from sanarl.training import build
 
 honours = pytest.mark.honours
 TASK = "train.train_policy"
@@ -89,20 +87,6 @@ def test_rewards(lab):
     line = lab.quick("nft", both).metrics[0]
     assert line["reward/width"] == 32
     assert line["reward/mean"] == pytest.approx(2 * 32 + 0.5 * line["reward/length"])
-
-
-REMOTE = [p for p, key in every_key().items() if p.startswith(f"{TASK}.remote_reward.") and not key.is_table]
-
-
-@honours(f"{TASK}.use_remote_reward", *REMOTE)
-def test_a_service_is_refused_and_its_table_alone_has_no_effect(lab):
-    rewards = f'{TASK}.remote_reward.reward_fns=[{{ name = "hpsv2" }}]'
-    config = lab.loaded("nft", f"{TASK}.use_remote_reward=true", rewards).config
-    with pytest.raises(UserError, match=rf"{TASK}\.use_remote_reward: true"):
-        build.refuse_unsupported(config)
-    for key in ("scale=2.0", "reward_clip_min=0.0", "reward_clip_max=1.0", "batch_size=2"):
-        assert lab.idle("nft", f"{TASK}.remote_reward.{key}") == [f"{TASK}.remote_reward"]
-    assert lab.idle("nft", rewards) == [f"{TASK}.remote_reward"]
 
 
 # ---- order and reading
