@@ -38,6 +38,11 @@ class View:
         """Of the files that are read."""
         return PICTURES if self.clip is None else VIDEOS
 
+    @property
+    def skips_short(self) -> bool:
+        """Whether videos that are too short are left out whatever becomes of damaged ones."""
+        return self.clip is not None and self.clip.short == "skip"
+
     def read(self, path: Path) -> Tensor:
         """Media (F, 3, H, W) in [0, 1].
 
@@ -161,9 +166,7 @@ class MediaFolder(Sequence[dict[str, Any]]):
             raise fault_page(f"{self.path}: nothing is left of {self.total} pairs", self.kept.faults)
 
     def _may_skip(self, kind: str) -> bool:
-        if kind == "short" and self.view.clip is not None:
-            return self.view.clip.short == "skip" or self.on_bad == "skip"
-        return kind in ("good", "animation") or self.on_bad == "skip"
+        return kind in ("good", "animation") or self.on_bad == "skip" or (kind == "short" and self.view.skips_short)
 
     def _keep(self, verdicts: Sequence[Any]) -> Kept:
         kept = Kept()

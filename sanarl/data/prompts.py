@@ -22,6 +22,11 @@ def prompt_fault(value: Any) -> str | None:
     return None
 
 
+def listed(text: str) -> tuple[str, ...]:
+    """The parts between commas, each with its blanks and line ends as single blanks."""
+    return tuple(" ".join(part.split()) for part in text.split(","))
+
+
 def fault_page(title: str, faults: list[str]) -> UserError:
     """One error that lists all faults (the first hundred, then a count)."""
     lines = [f"  {fault}" for fault in faults[:MAX_FAULTS]]

@@ -165,9 +165,14 @@ def _captioned(
     media = [name for name in files if _suffix(name) in rules.suffixes]
     beside: dict[str, str | None] = {}  # media file -> caption; None: named in a fault already
     used = set(media)
+    # A text beside a video says nothing about pictures, and the other way round.
+    others = {_stem(name) for name in files if _suffix(name) in PICTURES + VIDEOS} - {_stem(name) for name in media}
     for suffix in (".json", ".txt"):
         texts = [name for name in files if _suffix(name) == suffix]
         for text, names in _match(texts, [m for m in media if m not in beside], media).items():
+            if not names and _stem(text) in others:
+                used.add(text)
+                continue
             caption, fault = (None, None) if suffix == ".txt" and not names else read_caption(folder / text, rules.keys)
             if not names and caption is None and not (rules.alone and fault):
                 continue  # none of ours

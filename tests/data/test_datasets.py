@@ -192,8 +192,8 @@ def test_prompt_set_faults(root):
     assert text.startswith(f"{TRAIN}: there is no prompt set 'mime'; did you mean 'mine'?")
     assert "looked for the folders: datasets/mime" in text
     assert "neither name nor local_dir is set" in train(name="")
-    text = train(name="geneval", split="test")
-    assert f"{TRAIN}.split 'test': found train_metadata.jsonl in datasets/geneval; accepted: test.txt or" in text
+    text = train(name="mine", split="dev")
+    assert f"{TRAIN}.split 'dev': found test.txt, train.txt in datasets/mine; accepted: dev.txt or" in text
     (root / "datasets" / "mine" / "train.txt").write_text(" \n\n")
     assert "datasets/mine/train.txt: found no prompt" in train(name="mine")
 
