@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Set
 
 from sanarl.config.faults import Finding, Note, shown, split
+from sanarl.config.schema.base import Arguments, Weights
 from sanarl.config.schema.policy import NATIVE_MODULES
 from sanarl.config.schema.root import Config
 
@@ -146,6 +147,7 @@ def _rewards(config: Config, _: Set[str]) -> Iterator[Finding]:
         found = "no weight other than 0" if task.reward_function else "empty"
         text = f"{found}; accepted at least one reward, such as {{ shapes = 1.0 }}, or use_remote_reward = true"
         yield fault(f"{_TASK}.reward_function", text, f"{_TASK}.use_remote_reward")
+    yield from _arguments(f"{_TASK}.reward_args", task.reward_args, task.reward_function)
     for index, reward in enumerate(task.remote_reward.reward_fns):
         if reward.clip_min > reward.clip_max:
             path = (*split(f"{_TASK}.remote_reward.reward_fns"), index, "clip_min")
@@ -201,8 +203,20 @@ def _loading(config: Config, _: Set[str]) -> Iterator[Finding]:
         yield fault(f"{_TASK}.dataloader_prefetch_factor", text, workers)
 
 
+def _arguments(key: str, arguments: Arguments, rewards: Weights) -> Iterator[Finding]:
+    """Arguments belong to rewards that are named, and keys of services in the environment."""
+    for name, given in arguments.items():
+        if name not in rewards:
+            known = ", ".join(rewards) or "none there"
+            yield Finding((*split(key), name), f"no such reward in reward_function; accepted {known}")
+        if "endpoint_api_key" in given:
+            text = "a key would be written into config.json; set the environment variable that docs/rewards.md names"
+            yield Finding((*split(key), name, "endpoint_api_key"), text)
+
+
 def _validation(config: Config, _: Set[str]) -> Iterator[Finding]:
     validation = config.validation
+    yield from _arguments("validation.reward_args", validation.reward_args, validation.reward_function)
     if validation.reward_function and not any(validation.reward_function.values()):
         yield fault("validation.reward_function", "no weight other than 0; accepted at least one, or no table")
     if validation.use_remote_reward and config.task == "nft":

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sanarl.config import Config
-from sanarl.config.schema import RemoteReward
+from sanarl.config.schema import GRPOConfig, RemoteReward, Validation
 from sanarl.data.loading import Loader
 from sanarl.data.module import DatasetModule, Items
 from sanarl.data.module import load as load_module
@@ -15,6 +15,7 @@ from sanarl.models.base import FlowModel
 from sanarl.models.load import ModelSettings, load_model
 from sanarl.models.policy import Policy
 from sanarl.rewards import build as build_rewards
+from sanarl.rewards.dry import dry_call, trial_media
 from sanarl.rewards.local import Scoring
 from sanarl.rewards.remote import RemoteScoring, addresses
 from sanarl.rollout.evaluate import HeldOut
@@ -23,14 +24,16 @@ from sanarl.runtime.session import Session
 from sanarl.runtime.step import StepGuard
 from sanarl.runtime.world import World
 from sanarl.training import settings
+from sanarl.training.cached import cached
 from sanarl.training.card import Card
 from sanarl.training.job import Job
 
 DEFAULT_MODULES = {"sft": "sanarl.datasets.diffusers_dataset", "grpo": "sanarl.datasets.diffusion_nft"}
 SHAPES = "sanarl.datasets.shapes"
 
-Rewards = tuple[tuple[str, float], ...] | RemoteReward
-"""What scores: names with weights for this process, or what a service shall score; an empty tuple for nothing."""
+Rewards = tuple[tuple[str, float, tuple[tuple[str, Any], ...]], ...] | RemoteReward
+"""What scores: names with weights and arguments for this process, or what a service shall score; an empty tuple for
+nothing."""
 
 
 def refuse_unsupported(config: Config) -> None:
@@ -70,6 +73,24 @@ class Parts:
     def __exit__(self, *_: object) -> None:
         for scoring in self.rewards.values():
             scoring.close()
+
+    def tried_rewards(self) -> list[str]:
+        """Score a ramp once with every reward of this process: a line each, or what is wrong with it."""
+        samples: dict[Rewards, tuple[str, dict[str, Any]]] = {}
+        if self.held_out is not None:
+            samples[_evaluation_rewards(self.config)] = self.held_out.prompts[0], self.held_out.metadata[0]
+        if self.config.task == "nft":
+            first = self.dataset[0]
+            samples[_training_rewards(self.config)] = first["prompt"], first["metadata"]
+        diffusers = self.config.policy.diffusers
+        frames = diffusers.inference_frames if self.config.modality == "video" else 1
+        media = trial_media(diffusers.inference_size, frames, self.world.device)
+        return [
+            line
+            for which, (prompt, metadata) in samples.items()
+            if isinstance(scoring := self.rewards.get(which), Scoring)
+            for line in dry_call(scoring.mix, media, [prompt] * 2, [metadata] * 2)
+        ]
 
     @property
     def total_steps(self) -> int:
@@ -127,7 +148,7 @@ def parts(config: Config, dataset_module: str | None, world: World) -> Parts:
     evaluated = _evaluation_rewards(config)
     rewards = {which: _scoring(which) for which in {_training_rewards(config), evaluated} if which}
     try:
-        model = load_model(_model_settings(config), world.device)
+        model = cached(load_model(_model_settings(config), world.device), config)
         policy = build_policy(config, model)
         held_out = _held_out(config, prompts, model, rewards.get(evaluated))
     except BaseException:
@@ -159,7 +180,13 @@ def _training_rewards(config: Config) -> Rewards:
     if config.task != "nft":
         return ()
     grpo = config.grpo
-    return grpo.remote_reward if grpo.use_remote_reward else tuple(sorted(grpo.reward_function.items()))
+    return grpo.remote_reward if grpo.use_remote_reward else _named(grpo)
+
+
+def _named(table: GRPOConfig | Validation) -> Rewards:
+    """The rewards of this process that a table names."""
+    weights, arguments = table.reward_function, table.reward_args
+    return tuple((name, weights[name], tuple(sorted(arguments.get(name, {}).items()))) for name in sorted(weights))
 
 
 def _evaluation_rewards(config: Config) -> Rewards:
@@ -172,7 +199,7 @@ def _evaluation_rewards(config: Config) -> Rewards:
         if remote is None or not any(function.weight > 0 for function in remote.reward_fns):
             raise UserError("validation.use_remote_reward: true, but validation.remote_reward names no reward to score")
         return remote
-    named = tuple(sorted(validation.reward_function.items()))
+    named = _named(validation)
     if named or (validation.use_remote_reward is False and config.task == "nft" and config.grpo.use_remote_reward):
         return named
     if validation.remote_reward is not None and config.task == "nft" and config.grpo.use_remote_reward:
@@ -183,7 +210,8 @@ def _evaluation_rewards(config: Config) -> Rewards:
 def _scoring(which: Rewards) -> Scoring | RemoteScoring:
     """What scores, with its threads; a service is asked whether it takes our token."""
     if not isinstance(which, RemoteReward):
-        return Scoring(build_rewards(dict(which)))
+        weights = {name: weight for name, weight, _ in which}
+        return Scoring(build_rewards(weights, {name: dict(given) for name, _, given in which if given}))
     scoring = RemoteScoring(which, addresses())
     try:
         scoring.check()

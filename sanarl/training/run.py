@@ -55,7 +55,7 @@ def run(loaded: Loaded, dataset_module: str | None, resume: str | None, dry_run:
             session = _open(loaded, made, resume, found)
             try:
                 job = made.job(session)
-                for line in plan.overview(made, session.total):
+                for line in (*plan.overview(made, session.total), *made.tried_rewards()):
                     session.console.line(line)
                 session.begin(job.state(), found.checkpoint if found else None, plan.save_bytes(made, job))
                 return Outcome(_loop(made, job), session.folder.path)

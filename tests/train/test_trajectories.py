@@ -27,7 +27,7 @@ def test_a_run_that_was_stopped_and_resumed_is_the_uninterrupted_one(
     whole = baseline(task)
     assert whole.code == 0
     assert [line["step"] for line in whole.metrics] == [0, 1, 2, 3, 4]
-    monkeypatch.setenv("STOP_AT", f"{7 if task == 'nft' else 13} SIGTERM")
+    monkeypatch.setenv("STOP_AT", f"{8 if task == 'nft' else 13} SIGTERM")
     stopped = train(task, into="stopped", module=stopping)
     assert stopped.code == 143
     assert [line["step"] for line in stopped.metrics] == [0, 1, 2, 3]

@@ -55,6 +55,12 @@ Weights = Annotated[
 ]
 
 
+Arguments = Annotated[
+    dict[Text, dict[Text, bool | int | float | Text]],
+    Accepts("a table of reward names, each a table of arguments such as device, dtype, batch_size or model_path"),
+]
+
+
 def _none_in_words(value: object) -> object:
     """Cosmos-RL's presets write experiment_name = "None" because TOML has no null."""
     return None if value in ("", "None") else value

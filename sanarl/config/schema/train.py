@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field
 
 from sanarl.config.schema.base import (
     Accepts,
+    Arguments,
     Count,
     Dataset,
     Fraction,
@@ -91,6 +92,8 @@ class GRPOConfig(Table):
     """Which advantages count: every one, one sign, all as 1, or their sign only."""
     reward_function: Weights = Field(default={})
     """Rewards scored in this process: name, or "module:function", -> weight."""
+    reward_args: Arguments = Field(default={})
+    """What those rewards are built with; docs/rewards.md names each one's arguments."""
     use_remote_reward: bool = False
     """Let a service score, as [train.train_policy.remote_reward] says."""
     remote_reward: RemoteReward = RemoteReward()

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from sanarl.config.schema.base import Count, Dataset, Table, Weights
+from sanarl.config.schema.base import Arguments, Count, Dataset, Table, Weights
 from sanarl.config.schema.rewards import RemoteReward
 
 
@@ -24,6 +24,8 @@ class Validation(Table):
     """Items that are used, the first; unset: all."""
     reward_function: Weights = Field(default={})
     """Rewards scored in this process; unset: those of the training."""
+    reward_args: Arguments = Field(default={})
+    """What those rewards are built with; beside an unset reward_function: as in training."""
     use_remote_reward: bool | None = None
     """Let a service score; unset: as in training."""
     remote_reward: RemoteReward | None = None

@@ -18,6 +18,16 @@ def length(_media, prompts, _metadata):
     return torch.tensor([float(len(prompt)) for prompt in prompts])
 
 
+class Scaled:
+    """Pixels across, times what it was built with."""
+
+    def __init__(self, factor=1.0):
+        self.factor = factor
+
+    def __call__(self, media, _prompts, _metadata):
+        return torch.full((len(media),), self.factor * media.shape[-1])
+
+
 def determinism(media, _prompts, _metadata):
     """1 where torch was asked for deterministic kernels, (B,)."""
     return torch.full((len(media),), float(torch.are_deterministic_algorithms_enabled()))

@@ -59,6 +59,13 @@ def test_rewards_of_an_evaluation(lab):
     assert trained["eval/reward"] == 32
 
 
+@honours("validation.reward_args")
+def test_arguments_of_rewards_of_an_evaluation(lab):
+    given = f'validation.reward_args={{ "{lab.probe("Scaled")}" = {{ factor = 5 }} }}'
+    line = lab.quick("nft", *ON, lab.rewarded("Scaled", 1.0, "validation"), given).metrics[0]
+    assert line["eval/reward"] == 5 * 32
+
+
 @honours("validation.dataset.name", "validation.dataset.local_dir", "validation.dataset.split")
 def test_held_out_prompts(lab, tmp_path):
     # The prompts' lengths tell which file they are from.
