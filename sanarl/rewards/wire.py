@@ -23,7 +23,7 @@ PENDING, UNKNOWN = "pending", "unknown"
 """``state`` of a pull that is answered with 400: wait, or nobody here knows that request."""
 
 MAIN_KEYS = {
-    "cosmos_reason1": "prediction",
+    "cosmos_reason1": "no_score",
     "dance_grpo": "overall_reward",
     "gen_eval": "gen_eval_reward",
     "geneval": "gen_eval_reward",
@@ -31,12 +31,15 @@ MAIN_KEYS = {
 }
 """Under which key the score that counts stands in an answer, where it is not the reward's name."""
 OTHER_KEYS = {
-    "cosmos_reason1": ("no_score", "yes_logit", "no_logit"),
+    "cosmos_reason1": ("yes_logit", "no_logit"),
     "dance_grpo": ("vq_reward", "mq_reward", "ta_reward"),
     "gen_eval": ("gen_eval_score", "gen_eval_strict"),
 }
 WITH_TAGS = frozenset({"gen_eval", "geneval"})
 """Rewards that need every sample's ``tag`` and ``include``."""
+TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
+OTHER_TAG = -10.0
+"""Stands in a tag's column of GenEval where the sample has another tag."""
 
 HEADER_LIMIT = 10_000
 PIECE = 1 << 18
@@ -240,6 +243,28 @@ def misfit(head: Head, array: ArrayHeader) -> str | None:
     if shape[0] != len(head.prompts):
         return f"found {shape[0]} media for {len(head.prompts)} prompts; accepted: as many of both"
     return None
+
+
+def keyed(
+    name: str, parts: Mapping[str, list[float]], metadata: Sequence[Mapping[str, Any]]
+) -> dict[str, list[float] | dict[str, list[float]]]:
+    """Scores under the keys of an answer.
+
+    Args:
+        name: The reward.
+        parts: Its scores: the one that counts under its name, the others as ``name/key``.
+        metadata: Of every sample; GenEval's answer has a column for every tag.
+    """
+    keys: dict[str, list[float] | dict[str, list[float]]] = {}
+    for part, values in parts.items():
+        key = MAIN_KEYS.get(name, name) if part == name else part.removeprefix(f"{name}/")
+        if name in WITH_TAGS and not key.startswith("gen_eval_"):
+            key = f"gen_eval_{key}"
+        keys[key] = values
+    if name in WITH_TAGS:
+        rows = list(zip(parts[name], (one.get("tag") for one in metadata), strict=True))
+        keys["gen_eval_group"] = {tag: [v if found == tag else OTHER_TAG for v, found in rows] for tag in TAGS}
+    return keys
 
 
 def result(name: str, scores: Mapping[str, Any], info: Mapping[str, Any], seconds: float, decoded: float) -> str:

@@ -13,8 +13,8 @@ from torch import Tensor
 from sanarl.errors import UserError
 from sanarl.importing import import_named, where
 from sanarl.rewards import TABLE, build
-from sanarl.rewards.mix import Mix, Scores
-from sanarl.rewards.wire import MAIN_KEYS, result
+from sanarl.rewards.mix import Mix
+from sanarl.rewards.wire import keyed, result
 
 
 def read(path: str, start: int) -> np.ndarray:
@@ -83,7 +83,8 @@ class Scorer:
         try:
             scores = self.mix(media, job["prompts"], job["metadata"])
             seconds = time.perf_counter() - started
-            text = result(self.label, _on_the_wire(self.label, scores), info, seconds, job["decoded"])
+            parts = {name: [float(value) for value in values.tolist()] for name, values in scores.parts.items()}
+            text = result(self.label, keyed(self.label, parts, job["metadata"]), info, seconds, job["decoded"])
         except (UserError, ValueError) as error:
             return {"error": str(error)}
         except Exception as error:
@@ -96,29 +97,10 @@ def _mix(reward_type: str, label: str, options: dict[str, str]) -> tuple[Mix, li
     target = TABLE.get(reward_type, reward_type)
     module, colon, attribute = target.rpartition(":")
     found = getattr(import_named(module), attribute, None) if colon else None
-    taken = {}
-    if inspect.isclass(found):
-        parameters = inspect.signature(found).parameters
-        taken = {name: value for name, value in options.items() if name in parameters}
-    if not taken:
-        (_, reward) = next(iter(build({reward_type: 1.0}).parts.values()))
-        return Mix({label: (1.0, reward)}), list(options)
-    try:
-        reward = found(**taken)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserError(f"reward {reward_type!r}: {attribute}({', '.join(taken)}) failed\n  {where(error)}") from error
+    parameters = inspect.signature(found).parameters if inspect.isclass(found) else {}
+    taken = {name: value for name, value in options.items() if name in parameters}
+    (_, reward) = next(iter(build({reward_type: 1.0}, {reward_type: taken} if taken else None).parts.values()))
     return Mix({label: (1.0, reward)}), [name for name in options if name not in taken]
-
-
-def _on_the_wire(label: str, scores: Scores) -> dict[str, list[float]]:
-    """Every score under its key: the one that counts under the reward's, ``name/key`` under ``key``."""
-    keys = {}
-    for name, values in scores.parts.items():
-        key = MAIN_KEYS.get(label, label) if name == label else name.removeprefix(f"{label}/")
-        keys[key] = [float(value) for value in values.tolist()]
-    return keys
 
 
 class Decoder:

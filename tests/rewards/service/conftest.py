@@ -33,17 +33,23 @@ class Service:
         self.start()
 
     def start(self):
+        self.start_of_log = self.log.stat().st_size if self.log.exists() else 0
         env = {**os.environ, "REMOTE_REWARD_TOKEN": self.token}
         command = [sys.executable, "-c", START, "reward", "serve", "--config", str(self.file), "--port", str(self.port)]
         with self.log.open("a", encoding="utf-8") as log:
             self.process = subprocess.Popen(command, env=env, stderr=log, stdout=log)
 
+    @property
+    def lines(self):
+        """What it said since it was last started."""
+        return self.log.read_bytes()[self.start_of_log :].decode()
+
     def said(self, pattern, seconds=60):
         """Wait until it says something."""
         end = time.monotonic() + seconds
-        while (found := re.search(pattern, self.log.read_text(encoding="utf-8"))) is None:
-            assert self.process.poll() is None, self.log.read_text(encoding="utf-8")
-            assert time.monotonic() < end, self.log.read_text(encoding="utf-8")
+        while (found := re.search(pattern, self.lines)) is None:
+            assert self.process.poll() is None, self.lines
+            assert time.monotonic() < end, self.lines
             time.sleep(0.02)
         return found
 

@@ -144,3 +144,18 @@ def test_the_very_bytes_of_a_cosmos_rl_trainer(service, make_pictures):
     connection.close()
     assert status == 200
     assert found["scores"]["moody"] == pytest.approx(media[..., 0].mean((1, 2)) / 255, rel=1e-6)
+
+
+def test_the_keys_of_geneval():
+    # Reference: the page: four keys, a column for each of six tags, -10 where the sample has another.
+    from sanarl.rewards.wire import keyed
+
+    parts = {"gen_eval": [1.0, 0.0], "gen_eval/strict": [0.0, 0.0], "gen_eval/gen_eval_score": [0.5, 0.25]}
+    found = keyed("gen_eval", parts, [{"tag": "colors"}, {"tag": "position"}])
+    groups = found.pop("gen_eval_group")
+    assert found == {"gen_eval_reward": [1.0, 0.0], "gen_eval_strict": [0.0, 0.0], "gen_eval_score": [0.5, 0.25]}
+    assert (groups["colors"], groups["position"]) == ([1.0, -10.0], [-10.0, 0.0])
+    assert len(groups) == 6
+    assert groups["counting"] == [-10.0, -10.0]
+    assert keyed("ocr", {"ocr": [0.5]}, [{}]) == {"ocr_reward": [0.5]}
+    assert keyed("mine", {"mine": [0.5], "mine/b": [1.0]}, [{}]) == {"mine": [0.5], "b": [1.0]}
