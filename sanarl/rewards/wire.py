@@ -25,15 +25,15 @@ PENDING, UNKNOWN = "pending", "unknown"
 MAIN_KEYS = {
     "cosmos_reason1": "no_score",
     "dance_grpo": "overall_reward",
-    "gen_eval": "gen_eval_reward",
-    "geneval": "gen_eval_reward",
+    "gen_eval": "gen_eval_score",
+    "geneval": "gen_eval_score",
     "ocr": "ocr_reward",
 }
 """Under which key the score that counts stands in an answer, where it is not the reward's name."""
 OTHER_KEYS = {
     "cosmos_reason1": ("yes_logit", "no_logit"),
     "dance_grpo": ("vq_reward", "mq_reward", "ta_reward"),
-    "gen_eval": ("gen_eval_score", "gen_eval_strict"),
+    "gen_eval": ("gen_eval_reward", "gen_eval_strict"),
 }
 WITH_TAGS = frozenset({"gen_eval", "geneval"})
 """Rewards that need every sample's ``tag`` and ``include``."""
@@ -262,7 +262,8 @@ def keyed(
             key = f"gen_eval_{key}"
         keys[key] = values
     if name in WITH_TAGS:
-        rows = list(zip(parts[name], (one.get("tag") for one in metadata), strict=True))
+        passed = keys.get("gen_eval_reward", parts[name])  # as the peers: whether the published rules are met
+        rows = list(zip(passed, (one.get("tag") for one in metadata), strict=True))
         keys["gen_eval_group"] = {tag: [v if found == tag else OTHER_TAG for v, found in rows] for tag in TAGS}
     return keys
 
