@@ -30,9 +30,13 @@ ONLY_SFT = (
     "policy.diffusers.logit_std",
     "policy.diffusers.train_flow_shift",
     "policy.diffusers.train_frames",
+    "data.alpha_colour",
+    "data.buckets",
+    "data.short_clips",
+    "data.cache",
 )
 """Keys without effect in the other task: an info line when a file sets them."""
-ONLY_VIDEO = ("policy.diffusers.inference_frames", "policy.diffusers.train_frames")
+ONLY_VIDEO = ("policy.diffusers.inference_frames", "policy.diffusers.train_frames", "data.short_clips")
 NEVER = ("policy.diffusers.sample.noise_level",)
 REMOTE = (f"{_TASK}.remote_reward", "validation.remote_reward")
 """Tables that only count beside use_remote_reward = true."""

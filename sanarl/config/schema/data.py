@@ -36,5 +36,7 @@ class Data(Table):
     policy.diffusers.inference_size, from twice as tall to twice as wide; false: that size alone."""
     short_clips: Literal["error", "skip", "loop", "pad"] = "error"
     """Videos that end before policy.diffusers.train_frames: a fault, left out, played again, or held at their end."""
+    cache: Text | None = None
+    """SFT: a folder for latents and prompt embeddings, computed once; unset: computed anew every time."""
     reader: Literal["auto", "general_ocr", "geneval"] = "auto"
     """Prompt sets: SPLIT.txt (general_ocr), SPLIT_metadata.jsonl (geneval), or whichever is there."""

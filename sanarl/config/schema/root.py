@@ -21,6 +21,7 @@ TINY = ("tiny-image",)
 """Models inside this package."""
 
 MAY_CHANGE = (
+    "data.cache",
     "logging",
     "validation",
     "train.ckpt",

@@ -117,3 +117,29 @@ def test_a_picture_is_what_training_takes(lab, tmp_path):
     with lab.parts("sft-lora", f"{DATASET}.local_dir={tmp_path}", f'{DATASET}.name=""', module=PAIRS) as made:
         media = made.loader().take(0, range(1))[0]["media"]
     assert torch.equal(media[0, :, 0, 0], torch.tensor([1.0, 0.0, 0.0]))
+
+
+@honours("data.cache")
+def test_a_cache(lab, tmp_path):
+    keys = ("sft-lora", "train.max_num_steps=1")
+    plain = lab.fresh(*keys, module="sanarl.datasets.shapes")
+    first = lab.fresh(*keys, f"data.cache={tmp_path / 'cache'}", module="sanarl.datasets.shapes")
+    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.safetensors")}
+    assert len(files) > 6  # pictures and prompts
+    assert first.metrics[0]["loss"] == pytest.approx(plain.metrics[0]["loss"], rel=1e-5)
+    lab.fresh(*keys, f"data.cache={tmp_path / 'cache'}", module="sanarl.datasets.shapes")
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.safetensors")} == files
+
+
+def test_what_is_said_of_keys_that_a_task_has_no_use_for(lab):
+    keys = ("data.cache=x", "data.buckets=true", 'data.alpha_colour="#000000"', "data.short_clips=pad")
+    assert set(lab.idle("nft", *keys)) == {key.partition("=")[0] for key in keys}
+    assert [key for key in lab.idle("sft-lora", *keys) if key.startswith("data.")] == ["data.short_clips"]
+
+
+@pytest.mark.parametrize("bad", ['"white"', '"#fff"', '"#gggggg"'])
+def test_colours_that_are_none(lab, bad):
+    from sanarl.config import ConfigError
+
+    with pytest.raises(ConfigError, match=r"data\.alpha_colour"):
+        lab.loaded("sft-lora", f"data.alpha_colour={bad}")
