@@ -198,6 +198,18 @@ class Session:
                 self.console.line("warning: the disk is nearly full; the checkpoint after this one may not fit")
         self.world.barrier()
 
+    def save_complete(self, export: Callable[[Path], None]) -> None:
+        """Save the last complete step where runs save at their end, unless it is saved already; every rank calls this.
+
+        Only between steps, or where a step has changed nothing yet.
+        """
+        step = self.progress.step
+        self._wait_for_writer()
+        is_there = self.world.tell((self.folder.checkpoints / f"step_{step}").exists() if self.world.main else None)
+        if step and self._saving.at_exit and not is_there:
+            self._save_if_due(export, stop=True)
+        self.console.line(f"stopped after step {step} of {self.total}")
+
     def _write(self, step: int, saved: dict[str, Any]) -> None:
         path = checkpoint.write(self.folder.checkpoints, step, self._identity, saved)
         self.console.line(f"saved {path}")

@@ -16,6 +16,8 @@ from sanarl.data.loading import Loader
 from sanarl.maths import draw
 from sanarl.maths.advantage import group_advantages, group_statistics
 from sanarl.rewards.local import Scoring
+from sanarl.rewards.mix import RewardError
+from sanarl.rewards.remote import RemoteScoring
 from sanarl.rollout import preview
 from sanarl.rollout.collect import Collected, Request, collect, picture_statistics
 from sanarl.rollout.evaluate import gather_scores, gather_thumbnails
@@ -47,11 +49,14 @@ class Setup:
         return self.show_every is not None and step % self.show_every == 0
 
 
-def train(job: Job, loader: Loader, scoring: Scoring, setup: Setup) -> int:
+def train(job: Job, loader: Loader, scoring: Scoring | RemoteScoring, setup: Setup) -> int:
     """Run every step that is left.
 
     Returns:
         The exit code: 0, or 130 / 143 after a signal.
+
+    Raises:
+        RewardError: when a reward fails; what is complete was saved.
     """
     session, policy, world = job.session, job.policy, job.session.world
     if session.progress.step == 0 and (metrics := job.evaluate_if_due(0)):
@@ -59,9 +64,8 @@ def train(job: Job, loader: Loader, scoring: Scoring, setup: Setup) -> int:
     for step in session.steps(job.export):
         with session.timed("step"):
             request, groups = ask(loader, step, world, setup)  # data
-            with session.timed("rollout"), policy.old():  # policy -> rollout
-                shown = range(setup.group_size if setup.shows(step) else 0)
-                found = collect(policy, request, setup.sampler, (setup.seed, step), scoring, setup.deadline_s, shown)
+            with session.timed("rollout"):
+                found = sample(job, request, scoring, step, setup)  # policy -> rollout
             scores = gather_scores(found, world, len(groups))  # reward
             advantages = group_advantages(scores["reward"], groups, setup.global_std)  # advantage
             with session.timed("train"):
@@ -94,6 +98,27 @@ def ask(loader: Loader, step: int, world: World, setup: Setup) -> tuple[Request,
         groups=groups[ids],
     )
     return request, groups
+
+
+def sample(job: Job, request: Request, scoring: Scoring | RemoteScoring, step: int, setup: Setup) -> Collected:
+    """Samples of the old policy with their scores.
+
+    Raises:
+        RewardError: when a reward fails, on every rank when it does on any; the step before is saved then.
+    """
+    policy, session = job.policy, job.session
+    shown = range(setup.group_size if setup.shows(step) else 0)
+    found, failure = None, None
+    with policy.old():
+        try:
+            found = collect(policy, request, setup.sampler, (setup.seed, step), scoring, setup.deadline_s, shown)
+        except RewardError as error:
+            failure = error
+    if session.world.agree(failure is not None):
+        session.save_complete(job.export)
+        raise failure or RewardError(f"step {step}: a reward failed on another rank, which names it")
+    assert found is not None, "no failure"
+    return found
 
 
 def slices(groups: Tensor, step: int, setup: Setup) -> Iterator[Tensor]:

@@ -140,7 +140,7 @@ def make_pictures():
     return pictures
 
 
-def toml(rewards=("moody",), decode="", head="", **service):
+def toml(rewards=("moody",), decode="", head="", after="", **service):
     """A service's file."""
     lines = ['host = "127.0.0.1"', head]
     for name in rewards:
@@ -148,6 +148,7 @@ def toml(rewards=("moody",), decode="", head="", **service):
         lines += ["[[reward_args]]", f'reward_type = "{target}"', 'device = "cpu"']
     if decode:
         lines += ["[decode_args]", decode]
+    lines.append(after.replace("SCORERS", str(HERE / "scorers.py")))
     settings = {"drain_s": 5.0, "queue_size": 8, **service}
     return "\n".join([*lines, "[service]", *(f"{key} = {json.dumps(value)}" for key, value in settings.items())])
 

@@ -13,6 +13,12 @@ def redness(media, prompts, metadata):  # noqa: ARG001
     return (pixels.sum(1).double() / (255 * pixels.shape[1])).float()
 
 
+def sluggish(media, prompts, metadata):
+    """Redness, after a while."""
+    time.sleep(0.2)
+    return redness(media, prompts, metadata)
+
+
 def moody(media, prompts, metadata):
     """Redness, unless a prompt asks for trouble."""
     word, _, where = prompts[0].partition(" ")
