@@ -52,7 +52,7 @@ HPS_V2 = Weights("xswu/HPSv2", ("HPS_v2_compressed.pt",), "Apache-2.0")
 HPS_V21 = Weights("xswu/HPSv2", ("HPS_v2.1_compressed.pt",), "Apache-2.0")
 IMAGE_REWARD = Weights("zai-org/ImageReward", ("ImageReward.pt", "med_config.json"), "Apache-2.0")
 BERT_TOKENIZER = Weights("google-bert/bert-base-uncased", ("vocab.txt",), "Apache-2.0", ("tokenizer*.json",))
-MASK2FORMER = Weights("facebook/mask2former-swin-small-coco-instance", (*MODEL, "preprocessor_config.json"), "MIT")
+MASK2FORMER = Weights("facebook/mask2former-swin-small-coco-instance", (*MODEL, "preprocessor_config.json"), "other")
 
 WEIGHTS: dict[str, tuple[Weights, ...]] = {
     "pickscore": (PICKSCORE, CLIP_H_PROCESSOR),

@@ -50,7 +50,9 @@ def test_a_detector_of_torchvision(torchvision_file, frames):
 def test_geneval_with_a_detector_of_torchvision(torchvision_file, frames):
     """Reference: the count that the detector itself gives."""
     scorer = GenEval(
-        f"torchvision:{NAME}", str(torchvision_file), classifier=lambda _label, crops: ["red"] * len(crops)
+        detector=f"torchvision:{NAME}",
+        detector_path=str(torchvision_file),
+        classifier=lambda _label, crops: ["red"] * len(crops),
     )
     counts = [min(16, sum(d.score > 0.3 for d in found)) for found in scorer.detector(frames)]
     metadata = [

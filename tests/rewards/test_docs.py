@@ -1,8 +1,10 @@
 """The examples of docs/data.md and docs/rewards.md, run as they stand."""
 
+import inspect
 import re
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from sanarl.config import load as load_config
 from sanarl.data.module import load
 from sanarl.rewards import TABLE, build
+from sanarl.rewards.weights import ALIASES, needed
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -38,7 +41,7 @@ def test_the_rewards(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (source,) = examples("rewards.md", "python")
     Path("my_rewards.py").write_text(source)
-    (table,) = examples("rewards.md", "toml")
+    table, _ = examples("rewards.md", "toml")
     weights = tomllib.loads(table)["train"]["train_policy"]["reward_function"]
     assert build(weights).names == ["shapes", "contrast"]
     mix = build({"my_rewards.py:contrast": 0.5, "my_rewards.py:Brightness": 1.0})
@@ -47,6 +50,24 @@ def test_the_rewards(tmp_path, monkeypatch):
     assert list(scores.parts) == ["contrast", "Brightness", "Brightness/mean"]
 
 
-def test_every_reward_is_listed():
+def scorer(name):
+    module, _, attribute = TABLE[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def test_the_arguments_of_the_example_are_taken():
+    _, table = examples("rewards.md", "toml")
+    for name, given in tomllib.loads(table)["train"]["train_policy"]["reward_args"].items():
+        assert set(given) <= set(inspect.signature(scorer(name)).parameters)
+
+
+def test_every_reward_is_listed_with_its_arguments_and_weights():
     text = (DOCS / "rewards.md").read_text(encoding="utf-8")
+    lines = text.splitlines()
     assert all(f"| `{name}` |" in text for name in TABLE)
+    for name in set(TABLE) - set(ALIASES) - {"shapes"}:
+        wanted = list(inspect.signature(scorer(name)).parameters)
+        after = lines[lines.index("## Arguments") :]
+        (row,) = [line for line in after if line.startswith(f"| `{name}` |")]
+        assert re.findall(r"`(\w+)`", row)[1:] == wanted
+        assert all(one.repo in text and one.licence in text for one in needed(name))

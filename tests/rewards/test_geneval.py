@@ -212,5 +212,9 @@ def test_missing_weights_and_wrong_detectors_are_named(tmp_path, monkeypatch, ti
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     with pytest.raises(UserError, match=r"maskrcnn_resnet50_fpn_v2_coco-73cbd019\.pth\n  searched: reward_ckpts"):
         GenEval(detector="torchvision:maskrcnn_resnet50_fpn_v2", classifier=by_box)
+    with pytest.raises(UserError, match="found model_path 'me/mine'; accepted: a folder that holds both models"):
+        GenEval(model_path="me/mine")
+    with pytest.raises(UserError, match="openai/clip-vit-large-patch14"):
+        GenEval(model_path=str(tmp_path), detector=Scripted([]))
     with pytest.raises(UserError, match="holds no detector"):
         GenEval(detector=str(tiny_clip), classifier=by_box)

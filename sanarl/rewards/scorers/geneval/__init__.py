@@ -1,6 +1,7 @@
 """GenEval: are the objects that a prompt asks for in the picture, as many, of that colour and in that place."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ class GenEval:
     masked crop.
 
     Args:
+        model_path: A folder that holds both models under their names, looked into first.
         detector: Hub id or folder of a detector of transformers, "torchvision:NAME", or an object called as
             :class:`Detector` says; None: Mask2Former, searched.
         detector_path: The weights of a torchvision detector.
@@ -46,6 +48,7 @@ class GenEval:
 
     def __init__(
         self,
+        model_path: str | None = None,
         detector: str | Detector | None = None,
         detector_path: str | None = None,
         classifier: str | Classifier | None = None,
@@ -57,12 +60,16 @@ class GenEval:
         threshold: float = 0.3,
         counting_threshold: float = 0.9,
     ):
+        if model_path is not None and not Path(model_path).expanduser().is_dir():
+            raise UserError(f"geneval: found model_path {model_path!r}; accepted: a folder that holds both models")
         if isinstance(detector, str) and detector.startswith("torchvision:"):
             detector = TorchvisionDetector(detector.partition(":")[2], detector_path, device)
         elif detector is None or isinstance(detector, str):
-            detector = TransformersDetector(weights.folder(weights.MASK2FORMER, "geneval", detector), device, dtype)
+            detector = TransformersDetector(
+                weights.folder(weights.MASK2FORMER, "geneval", detector or model_path), device, dtype
+            )
         if classifier is None or isinstance(classifier, str):
-            classifier = ClipColours(classifier, device, dtype)
+            classifier = ClipColours(classifier or model_path, device, dtype)
         self.detector, self.classifier = detector, classifier
         self.batch_size, self.frames, self.only_strict = batch_size, frames, only_strict
         self.threshold, self.counting_threshold = threshold, counting_threshold
