@@ -138,7 +138,7 @@ class Diffusers(Table):
     fps: Annotated[float, Field(gt=0, le=240)] = 16.0
     """Video: frames a second of clips that are read, by their time stamps, and written."""
     motion_score: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """Video: appended to every prompt as " motion score: N.", as SANA-Video was trained with; unset: nothing is."""
+    """Appended to every prompt as " motion score: N.", as SANA-Video was trained with; unset: nothing is."""
     timesteps_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """DiffusionNFT: share of a rollout's timesteps that is trained: max(1, floor(T * fraction + 1e-9)) of T."""
     nft_beta: Annotated[float, Field(gt=0, le=10)] = 1.0
