@@ -28,7 +28,10 @@ def media_of(array: np.ndarray, media_type: str, device: torch.device) -> Tensor
     """Wire media, uint8 (B, H, W, 3) or (B, 3, T, H, W), as (B, F, 3, H, W) float32 in [0, 1]."""
     pixels = torch.from_numpy(array).to(device)
     pixels = pixels.permute(0, 3, 1, 2).unsqueeze(1) if media_type == "image" else pixels.transpose(1, 2)
-    return pixels.contiguous().float().div_(255)
+    media = torch.empty(pixels.shape, device=device)
+    for sample, row in zip(media, pixels, strict=True):  # one at a time stays in the cache
+        sample.copy_(row).div_(255)
+    return media
 
 
 def device_of(name: str) -> torch.device:

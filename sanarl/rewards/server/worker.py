@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 Message = dict[str, Any]
+FREE: Message = {}
+"""Stands among jobs: nothing to do but to free what was scored."""
 
 
 def find_sanarl() -> None:
@@ -71,12 +73,19 @@ def serve(
     work: Callable[[Message, Any], Message],
     jobs: "queue.SimpleQueue[Message]",
 ) -> None:
-    """Answer jobs one after the other, with the media of the next already loaded."""
+    """Answer jobs one after the other, with the media of the next already loaded.
+
+    What was scored is freed by the thread that loads: returning a few hundred megabytes takes as long as a small model.
+    """
     loaded: queue.Queue[tuple[Message, Any, str | None]] = queue.Queue(maxsize=1)
+    spent: list[Any] = []
 
     def load_ahead() -> None:
         while True:
             job = jobs.get()
+            spent.clear()
+            if job is FREE:
+                continue
             try:
                 loaded.put((job, load(job), None))
             except Exception as error:
@@ -86,8 +95,10 @@ def serve(
     while True:
         job, media, error = loaded.get()
         answer = {"error": error} if error is not None else work(job, media)
-        del media
         channel.send({"kind": "done", "id": job["id"], **answer})
+        spent.append(media)
+        del media
+        jobs.put(FREE)
 
 
 def listen(channel: Channel, jobs: "queue.SimpleQueue[Message]") -> None:

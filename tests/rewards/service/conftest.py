@@ -23,6 +23,14 @@ TOKEN = "a token of the tests"
 START = "import sys; from sanarl.cli import main; sys.argv[0] = 'sanarl'; main()"
 
 
+PICKSCORE = """
+[[reward_args]]
+reward_type = "SCORERS:redness"
+name = "pickscore"
+device = "cpu"
+"""
+
+
 class Service:
     """`sanarl reward serve` as a process. What it says lies in ``log``."""
 
@@ -146,9 +154,9 @@ def toml(rewards=("moody",), decode="", head="", after="", **service):
     for name in rewards:
         target = f"{HERE / 'scorers.py'}:{name}" if name in ("moody", "redness", "Heavy") else name
         lines += ["[[reward_args]]", f'reward_type = "{target}"', 'device = "cpu"']
+    lines.append(after.replace("SCORERS", str(HERE / "scorers.py")))
     if decode:
         lines += ["[decode_args]", decode]
-    lines.append(after.replace("SCORERS", str(HERE / "scorers.py")))
     settings = {"drain_s": 5.0, "queue_size": 8, **service}
     return "\n".join([*lines, "[service]", *(f"{key} = {json.dumps(value)}" for key, value in settings.items())])
 
@@ -173,8 +181,8 @@ def make_service(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def service(make_service):
-    """One service for every test that leaves it whole: scorers moody and redness."""
-    return make_service(("moody", "redness"), score_s=2.0, health_s=1.0, body_s=1.0, max_request_mb=20)
+    """One service for every test that leaves it whole: moody, and redness under the name pickscore."""
+    return make_service(after=PICKSCORE, score_s=2.0, health_s=1.0, body_s=1.0, max_request_mb=20)
 
 
 class RedisServer:

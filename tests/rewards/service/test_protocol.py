@@ -47,9 +47,11 @@ def test_a_result_that_is_not_there_yet_is_400(service, make_request):
 
 
 def test_a_weight_of_zero_is_skipped_and_its_pull_is_zeros(service, make_request):
-    _, answer, _ = service.post("enqueue", make_request("ab", reward_fn={"redness": 1, "moody": 0, "dance_grpo": -1.0}))
+    _, answer, _ = service.post(
+        "enqueue", make_request("ab", reward_fn={"pickscore": 1, "moody": 0, "dance_grpo": -1.0})
+    )
     assert service.pulled(answer["uuid"], "moody")["scores"] == {"moody": [0.0, 0.0]}
-    assert service.pulled(answer["uuid"], "redness")["scores"]["redness"] != [0.0, 0.0]
+    assert service.pulled(answer["uuid"], "pickscore")["scores"]["pickscore"] != [0.0, 0.0]
     # Without a type a pull means dance_grpo.
     status, found, _ = service.post("pull", uuid=answer["uuid"])
     assert status == 200
@@ -160,3 +162,22 @@ def test_the_keys_of_geneval():
     assert groups["counting"] == [-10.0, -10.0]
     assert keyed("ocr", {"ocr": [0.5]}, [{}]) == {"ocr_reward": [0.5]}
     assert keyed("mine", {"mine": [0.5], "mine/b": [1.0]}, [{}]) == {"mine": [0.5], "b": [1.0]}
+
+
+def test_a_preset_unchanged(service, make_pictures):
+    # Reference: the mean of the red channel; the service calls it pickscore, which the preset asks for.
+    import torch
+
+    from sanarl.config import load
+    from sanarl.rewards.exchange import Addresses
+    from sanarl.rewards.remote import RemoteScoring
+
+    base = f"{service.url}/api/reward"
+    settings = load("sana-image-nft").config.grpo.remote_reward
+    media = make_pictures(5)
+    with RemoteScoring(settings, Addresses((f"{base}/enqueue",), (f"{base}/pull",), service.token)) as scoring:
+        scoring.check()
+        scoring.submit(range(5), torch.from_numpy(media).permute(0, 3, 1, 2)[:, None] / 255, ["a"] * 5, [{}] * 5)
+        scores = scoring.collect(20)
+    assert scores.total.tolist() == pytest.approx(media[..., 0].mean((1, 2)) / 255, rel=1e-6)
+    assert list(scores.parts) == ["pickscore"]
