@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from sanarl.data.buckets import Size, nearest
+from sanarl.data.buckets import Size
 from sanarl.data.inspection import Verdict, inspect, sha256
-from sanarl.data.media import WHITE, Animation, Colour, cover_crop, decode_image
+from sanarl.data.media import WHITE, Animation, Colour, decode_cropped, decode_image
 from sanarl.data.prompts import fault_page
 from sanarl.data.scan import PICTURES, VIDEOS, Scan, scan
 from sanarl.data.video import Clip, ShortClip, decode_clip, probe
@@ -51,8 +51,9 @@ class View:
         """
         if self.clip is not None:
             return decode_clip(path, self.clip, self.sizes)
-        picture = decode_image(path, self.background)[None]
-        return picture if self.sizes is None else cover_crop(picture, nearest(*picture.shape[2:], sizes=self.sizes))
+        if self.sizes is None:
+            return decode_image(path, self.background)[None]
+        return decode_cropped(path, self.sizes, self.background)[None]
 
     def look(self, path: Path) -> Verdict:
         """Decode a file as ``read`` does, without the cropping, and say what it is."""

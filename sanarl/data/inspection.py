@@ -118,7 +118,8 @@ def _inspect(
             entry["verdict"] = asdict(look(path / entry["path"]))
         return entry
 
-    for number, entry in enumerate(ordered_map(done, _joined(path, rows, old)), 1):
+    entries = ordered_map(done, _joined(path, rows, old), is_quick=lambda entry: "verdict" in entry)
+    for number, entry in enumerate(entries, 1):
         verdicts.append(entry["verdict"])
         if new is not None and entry["verdict"]["kind"] != "bad":
             new.write(json.dumps(entry) + "\n")

@@ -2,6 +2,7 @@
 
 import io
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from sanarl.data.buckets import Size, nearest
 from sanarl.errors import UserError
 
 # By content, not by name: PIL would start Ghostscript for a PostScript file that is called .png.
@@ -47,7 +49,51 @@ def decode_image(path: str | Path, background: Colour = WHITE) -> Tensor:
         Animation: If it is an animation.
         UserError: If the file is missing, truncated, foreign or too large, naming it.
     """
-    path = Path(path)
+    return _tensor(_open(Path(path), background))
+
+
+def decode_cropped(path: str | Path, sizes: Sequence[Size], background: Colour = WHITE) -> Tensor:
+    """Read a picture as ``decode_image`` does and crop it as ``cover_crop`` does to the size of the nearest aspect.
+
+    Opaque 8-bit pictures stay 8-bit until they have their size, which takes half the time.
+
+    Returns:
+        float32 (3, height, width) in [0, 1].
+
+    Raises:
+        As decode_image.
+    """
+    rgb = _open(Path(path), background)
+    if isinstance(rgb, np.ndarray):
+        media = _tensor(rgb)[None]
+        return cover_crop(media, nearest(*media.shape[2:], sizes=sizes))[0]
+    return planes(crop_rgb(rgb, sizes)).div(255)
+
+
+def crop_rgb(rgb: Image.Image, sizes: Sequence[Size]) -> Image.Image:
+    """Crop an RGB picture as ``cover_crop`` does to the size of the nearest aspect."""
+    height, width = nearest(rgb.height, rgb.width, sizes)
+    if (rgb.height, rgb.width) != (height, width):
+        box = _box(rgb.height, rgb.width, height, width)
+        return rgb.resize((width, height), Image.Resampling.BICUBIC, box)
+    return rgb
+
+
+def planes(rgb: Image.Image) -> Tensor:
+    """uint8 (3, H, W) of an RGB picture; band by band, which takes a third of the time of the whole at once."""
+    bands = [np.frombuffer(band.tobytes(), np.uint8) for band in rgb.split()]
+    return torch.from_numpy(np.stack(bands)).reshape(3, rgb.height, rgb.width)
+
+
+def _tensor(rgb: Image.Image | NDArray[np.float32]) -> Tensor:
+    """(3, H, W) in [0, 1] of an RGB picture or an array (H, W, 3)."""
+    if isinstance(rgb, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(rgb.transpose(2, 0, 1), dtype=np.float32))
+    return planes(rgb).div(255)
+
+
+def _open(path: Path, background: Colour) -> Image.Image | NDArray[np.float32]:
+    """An opaque 8-bit picture as it is, in RGB; any other as an array (H, W, 3) in [0, 1]."""
     if not path.is_file():
         found = "a folder" if path.is_dir() else "nothing" if not path.exists() else "something that is not a file"
         raise UserError(f"{path}: found {found}; accepted: a picture file")
@@ -59,7 +105,7 @@ def decode_image(path: str | Path, background: Colour = WHITE) -> Tensor:
             if frames > 1:
                 raise Animation(f"{path}: found an animation of {frames} frames; accepted: a still picture")
             image.load()
-            rgb = _to_rgb(_upright(image, path), path, background)  # (H, W, 3)
+            return _to_rgb(_upright(image, path), path, background)
     except UserError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -69,7 +115,6 @@ def decode_image(path: str | Path, background: Colour = WHITE) -> Tensor:
         raise UserError(f"{path}: found {found}; accepted: {', '.join(FORMATS)}") from error
     except Exception as error:  # PIL raises many types on damaged files
         raise UserError(f"{path}: cannot be decoded: {error or type(error).__name__}") from error
-    return torch.from_numpy(np.ascontiguousarray(rgb.transpose(2, 0, 1), dtype=np.float32))
 
 
 def _too_large(path: Path, found: str) -> UserError:
@@ -78,20 +123,21 @@ def _too_large(path: Path, found: str) -> UserError:
 
 def _upright(image: Image.Image, path: Path) -> Image.Image:
     try:
-        return ImageOps.exif_transpose(image)
+        ImageOps.exif_transpose(image, in_place=True)
     except Exception as error:  # the picture itself was read
         _log.warning("%s: its EXIF block cannot be read and is ignored: %s", path, error)
-        return image
+    return image
 
 
-def _to_rgb(image: Image.Image, path: Path, background: Colour) -> NDArray[np.float32]:
-    """(H, W, 3) in [0, 1] from a loaded picture of any mode."""
+def _to_rgb(image: Image.Image, path: Path, background: Colour) -> Image.Image | NDArray[np.float32]:
+    """See _open, of a loaded picture of any mode."""
     if image.mode == "F" or image.mode.startswith("I"):
         return _deep(image, path, background)
     if image.mode == "LAB":
         srgb, lab = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
-        image = ImageCms.profileToProfile(image, lab, srgb, outputMode="RGB")  # type: ignore[assignment]
-        return np.asarray(image, np.float32) / np.float32(255)
+        converted = ImageCms.profileToProfile(image, lab, srgb, outputMode="RGB")
+        assert converted is not None, "only in-place conversion gives none"
+        return converted
     profile = image.info.get("icc_profile")
     alpha = None
     if image.has_transparency_data:
@@ -103,8 +149,10 @@ def _to_rgb(image: Image.Image, path: Path, background: Colour) -> NDArray[np.fl
         image = image.convert("L" if image.mode == "1" else "RGB")
     if profile:
         image = _to_srgb(image, profile, path)
-    rgb = np.asarray(image.convert("RGB"), np.float32) / np.float32(255)
-    return rgb if alpha is None else rgb * alpha + _unit(background) * (1 - alpha)
+    image = image if image.mode == "RGB" else image.convert("RGB")
+    if alpha is None:
+        return image
+    return np.asarray(image, np.float32) / np.float32(255) * alpha + _unit(background) * (1 - alpha)
 
 
 def _unit(colour: Colour) -> NDArray[np.float32]:
@@ -163,12 +211,17 @@ def cover_crop(media: Tensor, size: tuple[int, int]) -> Tensor:
     h, w = media.shape[-2:]
     if (h, w) == (height, width):
         return media.to(torch.float32)
-    scale = max(height / h, width / w)
-    box_h, box_w = min(h, height / scale), min(w, width / scale)
-    box = ((w - box_w) / 2, (h - box_h) / 2, (w + box_w) / 2, (h + box_h) / 2)
+    box = _box(h, w, height, width)
     planes = media.detach().to("cpu", torch.float32).reshape(-1, h, w).contiguous().numpy()
     resized = [
         np.asarray(Image.fromarray(plane).resize((width, height), Image.Resampling.BICUBIC, box)) for plane in planes
     ]
     out = torch.from_numpy(np.stack(resized)).reshape(*media.shape[:-2], height, width)
     return out.clamp_(0, 1)  # bicubic overshoots at edges
+
+
+def _box(h: int, w: int, height: int, width: int) -> tuple[float, float, float, float]:
+    """The largest centred box of the aspect height : width in a picture of h x w: left, upper, right, lower."""
+    scale = max(height / h, width / w)
+    box_h, box_w = min(h, height / scale), min(w, width / scale)
+    return (w - box_w) / 2, (h - box_h) / 2, (w + box_w) / 2, (h + box_h) / 2

@@ -241,9 +241,9 @@ def checked_sft(
     if not fits or (sizes is not None and tuple(media.shape[2:]) not in [tuple(size) for size in sizes]):
         extra = ": add the frame axis with media[None]" if media.ndim == 3 and media.shape[0] == 3 else ""
         raise _fail(module, function, index, "media", describe(media), accepted + extra)
-    if not bool(torch.isfinite(media).all()):
+    low, high = media.aminmax()  # NaN if there is one anywhere
+    if not bool(torch.isfinite(low) and torch.isfinite(high)):
         raise _fail(module, function, index, "media", "NaN or infinity", accepted)
-    low, high = media.aminmax()
     if low < 0 or high > 1:
         extra = ": divide by 255" if low >= 0 and high > 2 else ": add 1 and halve" if low >= -1 and high <= 1 else ""
         found = f"values from {float(low):.6g} to {float(high):.6g}"

@@ -15,17 +15,31 @@ def workers() -> int:
     return min(32, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
-def ordered_map(function: Callable[[T], R], items: Iterable[T], threads: int | None = None) -> Iterator[R]:
+def ordered_map(
+    function: Callable[[T], R],
+    items: Iterable[T],
+    threads: int | None = None,
+    is_quick: Callable[[T], bool] = lambda _: False,
+) -> Iterator[R]:
     """``map``, computed by several threads; a few results a thread wait at most, so memory stays constant.
 
     An exception of ``function`` is raised where its result would have come; whatever was not started then never is.
+    Items that are quick are computed by the caller, which costs less than asking a thread.
     """
     threads = threads or workers()
     with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
         waiting: deque[Future[R]] = deque()
         try:
             for item in items:
-                waiting.append(pool.submit(function, item))
+                if is_quick(item):
+                    future: Future[R] = Future()
+                    future.set_result(function(item))
+                else:
+                    future = pool.submit(function, item)
+                if not waiting and future.done():
+                    yield future.result()
+                    continue
+                waiting.append(future)
                 if len(waiting) > 4 * threads:
                     yield waiting.popleft().result()
             while waiting:

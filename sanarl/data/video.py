@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from av.video.frame import VideoFrame
 from av.video.reformatter import Colorspace
+from PIL import Image
 from torch import Tensor
 
-from sanarl.data.buckets import Size, nearest
-from sanarl.data.media import MAX_PIXELS, cover_crop
+from sanarl.data.buckets import Size
+from sanarl.data.media import MAX_PIXELS, crop_rgb, planes
 from sanarl.errors import UserError
 
 Short = Literal["error", "skip", "loop", "pad"]
@@ -97,7 +98,7 @@ def decode_clip(path: str | Path, clip: Clip, sizes: tuple[Size, ...] | None = N
             raise ShortClip(f"{path}: found {found}; accepted: more than {need:.3f} s ({clip.frames} frames)")
         own = len(chosen)
         chosen += [chosen[k % own if clip.short == "loop" else -1] for k in range(own, clip.frames)]
-    return torch.stack(chosen)
+    return torch.stack(chosen).div(255)  # a clip is as large as 8-bit frames until here
 
 
 def probe(path: str | Path) -> Probe:
@@ -191,14 +192,13 @@ class _View:
         return (width, height) if _turns(frame) % 2 else (height, width)
 
     def picture(self, frame: VideoFrame) -> Tensor:
-        """(3, H, W) in [0, 1]."""
+        """uint8 (3, H, W)."""
         # swscale resizes bicubically; only anamorphic video is resized here.
         rgb = frame.reformat(width=self._width(frame), format="rgb24", src_colorspace=_colours(frame)).to_ndarray()
         rgb = np.rot90(rgb, _turns(frame))  # (H, W, 3)
-        media = torch.from_numpy(np.ascontiguousarray(rgb.transpose(2, 0, 1))).float().div_(255)
-        if self.sizes is None:
-            return media
-        return cover_crop(media[None], nearest(media.shape[1], media.shape[2], self.sizes))[0]
+        if self.sizes is not None:
+            return planes(crop_rgb(Image.fromarray(np.ascontiguousarray(rgb)), self.sizes))
+        return torch.from_numpy(np.ascontiguousarray(rgb.transpose(2, 0, 1)))
 
     def _width(self, frame: VideoFrame) -> int:
         return max(1, round(frame.width * self.pixel_aspect))

@@ -10,9 +10,9 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageCms, ImageDraw
+from PIL import Image, ImageCms, ImageDraw, ImageFilter, ImageOps
 
-from sanarl.data.media import Animation, cover_crop, decode_image
+from sanarl.data.media import Animation, cover_crop, decode_cropped, decode_image
 from sanarl.errors import UserError
 
 RED = (200, 40, 20)
@@ -368,3 +368,25 @@ def test_flat_colours_and_equal_sizes_are_kept_exactly():
     torch.testing.assert_close(cover_crop(flat, (16, 16)), flat[..., :16, :16].contiguous(), atol=1e-6, rtol=0)
     picture = torch.rand(1, 3, 8, 9)
     assert torch.equal(cover_crop(picture, (8, 9)), picture)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "I;16", "CMYK", "P"])
+@pytest.mark.parametrize("size", [(32, 32), (20, 60), (100, 50), (45, 77)])
+def test_cropping_while_reading_is_the_crop_of_what_is_read(tmp_path, mode, size):
+    """Reference: decode_image, then cover_crop. 8-bit pictures are rounded after each of the two passes of scaling.
+
+    The picture is smooth: where bicubic scaling overshoots, 8 bits clip it in between.
+    """
+    noise = Image.effect_noise((77, 45), 90).filter(ImageFilter.GaussianBlur(3))
+    if mode == "I;16":
+        noise = Image.fromarray(np.asarray(noise).astype(np.uint16) * 200)
+    elif mode == "RGBA":
+        noise = Image.merge("RGBA", [noise, noise.rotate(90), noise.rotate(180), noise.rotate(45)])
+    elif mode != "L":
+        noise = Image.merge("RGB", [noise, ImageOps.mirror(noise), noise.rotate(180)]).convert(mode)
+    path = save(tmp_path, noise, "a.tiff" if mode == "CMYK" else "a.png")
+    expected = cover_crop(decode_image(path)[None], size)[0]
+    found = decode_cropped(path, [size])
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, expected, rtol=0, atol=0 if mode in ("RGBA", "I;16") else 1.5 / 255)
+    assert torch.equal(decode_cropped(path, [(45, 77)]), decode_image(path))
