@@ -125,8 +125,9 @@ class TransformersDetector:
         ]
 
     def _instances(self, output: Any, sizes: list[Any]) -> list[list[Detection]]:
-        output.class_queries_logits = output.class_queries_logits.float()
-        output.masks_queries_logits = output.masks_queries_logits.float()
+        # transformers puts the maps together on the CPU
+        output.class_queries_logits = output.class_queries_logits.float().cpu()
+        output.masks_queries_logits = output.masks_queries_logits.float().cpu()
         results = self.processor.post_process_instance_segmentation(
             output, threshold=LOWEST, target_sizes=sizes, return_binary_maps=True
         )
