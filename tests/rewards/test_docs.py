@@ -1,4 +1,4 @@
-"""The examples of docs/data.md and docs/rewards.md, run as they stand."""
+"""The examples of docs/datasets.md and docs/rewards.md, run as they stand."""
 
 import inspect
 import re
@@ -28,7 +28,7 @@ def _import_path(monkeypatch):
 
 
 def test_the_dataset_module(tmp_path):
-    (source,) = examples("data.md", "python")
+    (source,) = examples("datasets.md", "python")
     (tmp_path / "my_pictures.py").write_text(source)
     module = load(str(tmp_path / "my_pictures.py"))
     sft, nft = load_config("tiny-image-sft").config, load_config("tiny-image-nft").config

@@ -1,0 +1,114 @@
+"""Folders of pictures from their files to trained weights."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from sanarl.cli import app
+
+PAIRS = "sanarl.datasets.diffusers_dataset"
+BUCKETS = "[[32, 32], [32, 64], [64, 32]]"
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for i in range(9):
+        size = [(90, 80), (200, 90), (64, 140)][i % 3]
+        Image.effect_noise(size, 90).convert("RGB").save(folder / f"{i}.png")
+        (folder / f"{i}.json").write_text(json.dumps({"prompt": f"noise {'abcdefghi'[i]}"}))
+    return folder
+
+
+def local(folder):
+    keys = ("train.train_policy", "validation")
+    return [f"{key}.dataset.{part}" for key in keys for part in (f"local_dir={folder}", 'name=""')]
+
+
+def test_a_prepared_folder_of_three_sizes_trains_each_pass_with_one(pictures, tmp_path, train, monkeypatch):
+    from diffusers import AutoencoderDC
+    from typer.testing import CliRunner
+
+    shapes, encode = [], AutoencoderDC.encode
+
+    def watched(self, x, *args, **named):
+        shapes.append(tuple(x.shape))
+        return encode(self, x, *args, **named)
+
+    monkeypatch.setattr(AutoencoderDC, "encode", watched)
+    out = tmp_path / "out"
+    buckets = "32x32,32x64,64x32"
+    result = CliRunner().invoke(app, ["dataset", "prepare", str(pictures), "--out", str(out), "--buckets", buckets])
+    assert result.exit_code == 0, result.output
+    found = train("sft-lora", *local(out), f"data.buckets={BUCKETS}", "validation.enable=false", module=PAIRS)
+    assert found.metrics[-1]["step"] == 4
+    assert {shape[2:] for shape in shapes} == {(32, 32), (32, 64), (64, 32)}
+    assert sum(shape[0] for shape in shapes) == 4 * 6  # every sample of four steps once
+    assert max(shape[0] for shape in shapes) <= 3  # mini_batch
+
+
+def test_what_is_left_out_is_said(pictures, train):
+    (pictures / "4.png").write_bytes(b"")
+    (pictures / "notes.md").write_text("")
+    found = train("sft-lora", *local(pictures), "data.on_bad=skip", "validation.enable=false", module=PAIRS)
+    log = found.folder.joinpath("log.txt").read_text()
+    assert "8 items" in log
+    assert "1 of 9 pairs skipped (1 bad)" in log
+    assert "1 files left out (1 .md): notes.md" in log
+
+
+@pytest.mark.slow
+def test_two_ranks_agree_on_what_is_left(pictures, tmp_path, toml, run_text):
+    """Reference: one rank, with the damaged files deleted."""
+    for name in ("1", "4"):
+        (pictures / f"{name}.png").write_bytes(b"damaged")
+
+    def text(output):
+        whole = toml("sft-lora", output).replace('dataset.name = "shapes"', f'dataset.local_dir = "{pictures}"')
+        return f'{whole}\n[data]\non_bad = "skip"\n'
+
+    file = tmp_path / "two.toml"
+    file.write_text(text(tmp_path / "two"), encoding="utf-8")
+    script = Path(__file__).with_name("two_ranks.py")
+    process = subprocess.run([sys.executable, script, file, "never"], capture_output=True, text=True, timeout=200)
+    assert process.returncode == 0, process.stderr[-4000:]
+    (folder,) = (tmp_path / "two").iterdir()
+    two = [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines() if "loss" in line]
+    for name in ("1", "4"):
+        (pictures / f"{name}.png").unlink()
+        (pictures / f"{name}.json").unlink()
+    one = run_text(text(tmp_path / "one"), tmp_path / "one", module=PAIRS)
+    assert two == pytest.approx([line["loss"] for line in one.metrics if "loss" in line], rel=1e-4)
+
+
+REWARD = """
+import torch
+
+def counted(media, prompts, metadata):
+    for prompt, one in zip(prompts, metadata, strict=True):
+        assert one["prompt"] == prompt, (one, prompt)
+    return torch.tensor([float(one["include"][0]["count"]) for one in metadata])
+"""
+
+
+def test_the_metadata_of_geneval_reaches_the_reward(train, tmp_path, monkeypatch):
+    """A reward that reads the lines' own fields; the set is made here, nothing is fetched."""
+    monkeypatch.setenv("SANARL_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "count.py").write_text(REWARD)
+    found = train(
+        "nft",
+        "train.train_policy.dataset.name=geneval",
+        "validation.enable=false",
+        "train.max_num_steps=1",
+        f'train.train_policy.reward_function={{ "{tmp_path / "count.py"}:counted" = 1.0 }}',
+        module="sanarl.datasets.diffusion_nft",
+    )
+    assert 1 <= found.metrics[0]["reward/mean"] <= 4
+    assert found.metrics[0]["zero_std_ratio"] == 1  # the count is the prompt's, not the picture's
+    assert "geneval: objects, counts" in (found.folder / "log.txt").read_text()
