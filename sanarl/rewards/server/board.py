@@ -5,7 +5,6 @@ import sys
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,7 +93,7 @@ class Board:
         self.lines = {name: Line() for name in (*labels, *decoders)}
         self.labels, self.store, self.metrics = set(labels), store, metrics
         self.jobs: dict[str, Job] = {}
-        self.unpulled: set[tuple[str, str]] = set()
+        self.unpulled: dict[tuple[str, str], float] = {}  # when it is forgotten, the oldest first
         self.requests, self.nbytes = 0, 0
         self._limits = limits
         self._typical_s = FIRST_GUESS_S
@@ -180,7 +179,8 @@ class Board:
             return
         job.remaining.discard(name)
         if not self.store.shared:
-            self.unpulled.add((job.uuid, name))
+            self._forget()
+            self.unpulled[job.uuid, name] = time.monotonic() + self._limits.result_s
         self.metrics.add("sanarl_reward_results_total", reward=self.known(name), outcome=outcome)
         task = asyncio.create_task(self._put(job, name, text))
         self._putting.add(task)
@@ -212,15 +212,20 @@ class Board:
 
     def pulled(self, uuid: str, name: str) -> None:
         """A result has reached somebody."""
-        self.unpulled.discard((uuid, name))
+        self.unpulled.pop((uuid, name), None)
+
+    def _forget(self) -> None:
+        """Results that nobody pulls are not waited for longer than they are kept."""
+        while self.unpulled and self.unpulled[first := next(iter(self.unpulled))] < time.monotonic():
+            del self.unpulled[first]
 
     # ---- end
 
-    async def drained(self, until: float, changed: Callable[[], None]) -> bool:
+    async def drained(self, until: float) -> bool:
         """Wait until everything accepted is finished, and pulled where results end with this process."""
         while self.jobs or self._putting or self.unpulled:
             if time.monotonic() >= until:
                 return False
-            changed()
+            self._forget()
             await asyncio.sleep(0.05)
         return True

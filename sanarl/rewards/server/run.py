@@ -120,6 +120,7 @@ class Service:
         """Start the processes."""
         for one in self.settings.scorers:
             spec = {"kind": "scorer", "reward_type": one.reward_type, "label": one.label, "options": one.options}
+            spec["arguments"] = one.arguments
             made = Supervisor(one.label, one.venv_python, spec, self.board, self.limits, self._alone)
             self.supervisors.append(made)
         for label, spec in self.decoders.items():
@@ -162,7 +163,7 @@ class Service:
         _say(f"ending: {waiting} requests to finish, at most {self.limits.drain_s:g} s; again to end at once")
         end = time.monotonic() + self.limits.drain_s
         while time.monotonic() < end and not self.forced:
-            if await self.board.drained(min(time.monotonic() + 0.2, end), lambda: None):
+            if await self.board.drained(min(time.monotonic() + 0.2, end)):
                 return True
         jobs, unpulled = len(self.board.jobs), len(self.board.unpulled)
         _say(f"ended before everything was done: {jobs} requests not finished, {unpulled} results not pulled")

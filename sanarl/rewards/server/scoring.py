@@ -52,7 +52,7 @@ class Scorer:
     """One reward, loaded once.
 
     Args:
-        spec: ``reward_type``, ``label`` (what requests call it) and ``options`` of the configuration.
+        spec: ``reward_type``, ``label`` (what requests call it), ``options`` and ``arguments`` of the configuration.
 
     Raises:
         UserError: when there is no such reward or it cannot be loaded.
@@ -62,7 +62,7 @@ class Scorer:
         self.label: str = spec["label"]
         options = dict(spec["options"])
         self.device = device_of(options.get("device", ""))
-        self.mix, unused = _mix(spec["reward_type"], self.label, options)
+        self.mix, unused = _mix(spec["reward_type"], self.label, options, spec["arguments"])
         unused = [name for name in unused if name != "device"]  # the media lie there
         self.notes = [f"{self.label} takes no {', '.join(unused)}; it has no effect"] if unused else []
 
@@ -95,13 +95,13 @@ class Scorer:
         return {"result": text, "seconds": seconds}
 
 
-def _mix(reward_type: str, label: str, options: dict[str, str]) -> tuple[Mix, list[str]]:
-    """The reward as the only part of a mix, and the options that it does not take."""
+def _mix(reward_type: str, label: str, options: dict[str, str], arguments: dict[str, Any]) -> tuple[Mix, list[str]]:
+    """The reward as the only part of a mix, and the options that it does not take; it must take the arguments."""
     target = TABLE.get(reward_type, reward_type)
     module, colon, attribute = target.rpartition(":")
     found = getattr(import_named(module), attribute, None) if colon else None
     parameters = inspect.signature(found).parameters if inspect.isclass(found) else {}
-    taken = {name: value for name, value in options.items() if name in parameters}
+    taken = {name: value for name, value in options.items() if name in parameters} | arguments
     (_, reward) = next(iter(build({reward_type: 1.0}, {reward_type: taken} if taken else None).parts.values()))
     return Mix({label: (1.0, reward)}), [name for name in options if name not in taken]
 

@@ -38,6 +38,8 @@ class RewardArgs(Table):
     """Address of a model that is served elsewhere."""
     endpoint_api_key: str = ""
     """Its key."""
+    arguments: dict[Text, bool | int | float | Text] = Field(default={})
+    """More arguments of the scorer, ours: batch_size, version, ... One that it does not take is an error."""
     setup_script: str = ""
     """No effect here: nothing is installed by the service."""
     work_dir: str = ""

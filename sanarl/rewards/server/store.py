@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol
 from sanarl.rewards.wire import PENDING, UNKNOWN
 
 DONE, UNASKED = "done", "unasked"
+MOST = 100_000
+"""Requests whose results are kept in memory."""
 
 
 class StoreDown(Exception):
@@ -68,12 +70,18 @@ class Memory:
 
     def _forget(self) -> None:
         now = time.monotonic()
-        while self._ends and self._ends[first := next(iter(self._ends))] < now:
-            if None in self._results[first].values():  # still being scored: it stays, at the end of the line
-                del self._ends[first]
-                self._ends[first] = now + self._keep_s
-            else:
-                del self._ends[first], self._results[first]
+        while self._ends:
+            first = next(iter(self._ends))
+            expired = self._ends[first] < now
+            if not expired and len(self._ends) <= MOST:
+                break
+            del self._ends[first]
+            if None not in self._results[first].values():
+                del self._results[first]
+                continue
+            self._ends[first] = now + self._keep_s  # still being scored: it stays, at the end of the line
+            if not expired:
+                break
 
     async def put(self, uuid: str, name: str, text: str) -> bool:
         """Keep the first result."""

@@ -34,7 +34,8 @@ def test_scorers_that_cannot_be_loaded_are_named_before_anything_is_served(make_
     text = one.file.read_text().replace('Heavy"', 'Heavy"\nmodel_path = "missing"')
     one.process.kill()
     one.process.wait()
-    one.file.write_text(text.replace("moody", "modoy") + "\n[[reward_args]]\nreward_type = 'nothing'\n")
+    more = "\n[[reward_args]]\nreward_type = 'nothing'\n[[reward_args]]\nreward_type = 'shapes'\n"
+    one.file.write_text(f"{text.replace('moody', 'modoy')}{more}arguments = {{ colours = 3 }}\n")
     one.start()
     code, said = failed(one)
     assert code == 2
@@ -43,6 +44,8 @@ def test_scorers_that_cannot_be_loaded_are_named_before_anything_is_served(make_
     assert "reward 'modoy' could not be loaded: " in said
     assert "did you mean 'moody'?" in said
     assert "reward 'nothing' could not be loaded: reward 'nothing' is not known" in said
+    assert "reward 'shapes' could not be loaded: " in said
+    assert "colours" in said
     assert "Traceback" not in said
 
 
