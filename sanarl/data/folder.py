@@ -12,10 +12,10 @@ from torch import Tensor
 
 from sanarl.data.buckets import Size
 from sanarl.data.inspection import Verdict, inspect, sha256
-from sanarl.data.media import WHITE, Animation, Colour, decode_cropped, decode_image
+from sanarl.data.media import WHITE, Animation, Colour, decode_cropped, decode_image, examine
 from sanarl.data.prompts import fault_page
 from sanarl.data.scan import PICTURES, VIDEOS, Scan, scan
-from sanarl.data.video import Clip, ShortClip, decode_clip, probe
+from sanarl.data.video import Clip, ShortClip, decode_clip, examine_clip, probe
 from sanarl.errors import UserError
 
 OnBad = Literal["error", "skip"]
@@ -56,11 +56,10 @@ class View:
         return decode_cropped(path, self.sizes, self.background)[None]
 
     def look(self, path: Path) -> Verdict:
-        """Decode a file as ``read`` does, without the cropping, and say what it is."""
+        """Decode a file as ``read`` does, keep nothing of it, and say what it is."""
         try:
-            media = decode_image(path)[None] if self.clip is None else decode_clip(path, self.clip)
-            seconds = self.clip.frames / self.clip.fps if self.clip else 0.0
-            frames, _, height, width = media.shape
+            height, width = examine(path) if self.clip is None else examine_clip(path, self.clip)
+            frames, seconds = (self.clip.frames, self.clip.frames / self.clip.fps) if self.clip else (1, 0.0)
             return Verdict("good", "", sha256(path), height, width, frames, seconds)
         except Animation as error:
             return Verdict("animation", str(error))

@@ -52,6 +52,16 @@ def decode_image(path: str | Path, background: Colour = WHITE) -> Tensor:
     return _tensor(_open(Path(path), background))
 
 
+def examine(path: str | Path) -> Size:
+    """Decode a picture and keep nothing of it but its (height, width), upright.
+
+    Raises:
+        As decode_image.
+    """
+    rgb = _open(Path(path), WHITE)
+    return rgb.shape[:2] if isinstance(rgb, np.ndarray) else (rgb.height, rgb.width)
+
+
 def decode_cropped(path: str | Path, sizes: Sequence[Size], background: Colour = WHITE) -> Tensor:
     """Read a picture as ``decode_image`` does and crop it as ``cover_crop`` does to the size of the nearest aspect.
 

@@ -87,6 +87,7 @@ def prepare(
         UserError: If one folder lies in the other, ``out`` holds something else, the disk is full, or under "error"
             files cannot be used: all of them are listed, and the others are kept for the next call.
     """
+    out = Path(os.path.abspath(out))
     _check_places(src, out)
     found = scan(src, settings.view.suffixes, settings.keys)
     if found.faults and settings.on_bad == "error":

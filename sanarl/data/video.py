@@ -76,29 +76,76 @@ def decode_clip(path: str | Path, clip: Clip, sizes: tuple[Size, ...] | None = N
         UserError: If the file is missing, damaged, foreign or too large, naming it.
     """
     path = Path(path)
-    wanted = [Fraction(k) / Fraction(clip.fps).limit_denominator(1_000_000) for k in range(clip.frames)]
     chosen: list[Tensor] = []
     with _opened(path) as container:
         view = _View(_pixel_aspect(container), sizes)
-        shown: VideoFrame | None = None
-        end = Fraction(0)
-        for at, end, frame in _frames(container, path):  # noqa: B007  # the last end is the video's
-            if shown is not None:
-                _take(chosen, wanted, at, shown, view)
-            shown = frame
-            if len(chosen) == len(wanted):
-                break
-        if shown is None:
-            raise UserError(f"{path}: found no frame; accepted: a video")
-        _take(chosen, wanted, end, shown, view)
-    if len(chosen) < clip.frames:
-        if clip.short in ("error", "skip"):
-            need = float(wanted[-1])
-            found = f"{float(end):.3f} s, which is {len(chosen)} frames at {clip.fps:g} fps"
-            raise ShortClip(f"{path}: found {found}; accepted: more than {need:.3f} s ({clip.frames} frames)")
-        own = len(chosen)
-        chosen += [chosen[k % own if clip.short == "loop" else -1] for k in range(own, clip.frames)]
-    return torch.stack(chosen).div(255)  # a clip is as large as 8-bit frames until here
+        for frame, times in _shown(container, path, clip):
+            chosen += [view.picture(frame)] * times
+    if len({picture.shape for picture in chosen}) > 1:
+        raise UserError(f"{path}: its frames change their size; accepted: frames of one size")
+    return torch.stack(_filled(chosen, clip)).div(255)  # a clip is as large as 8-bit frames until here
+
+
+def examine_clip(path: str | Path, clip: Clip) -> Size:
+    """Decode what ``decode_clip`` decodes and keep nothing of it.
+
+    Returns:
+        (height, width) as shown.
+
+    Raises:
+        As decode_clip.
+    """
+    path = Path(path)
+    found: set[Size] = set()
+    with _opened(path) as container:
+        view = _View(_pixel_aspect(container), None)
+        for frame, _ in _shown(container, path, clip):
+            found.add(view.shape(frame))
+    if len(found) > 1:
+        raise UserError(f"{path}: its frames change their size; accepted: frames of one size")
+    return found.pop()
+
+
+def _filled(chosen: list[Tensor], clip: Clip) -> list[Tensor]:
+    """As many pictures as the clip has: played again, or the last one held."""
+    own = len(chosen)
+    return chosen + [chosen[k % own if clip.short == "loop" else -1] for k in range(own, clip.frames)]
+
+
+def _shown(container: Any, path: Path, clip: Clip) -> Iterator[tuple[VideoFrame, int]]:
+    """(frame, at how many of the times k / fps it is on screen), until the clip or the video ends.
+
+    Raises:
+        ShortClip: at the end, when the video ended first and the clip is not to be filled.
+    """
+    wanted = [Fraction(k) / Fraction(clip.fps).limit_denominator(1_000_000) for k in range(clip.frames)]
+    done, end, shown = 0, Fraction(0), None
+    for at, end, frame in _frames(container, path):  # noqa: B007  # the last end is the video's
+        if shown is not None and (times := _due(wanted, done, at)):
+            yield shown, times
+            done += times
+        shown = frame
+        if done == len(wanted):
+            return
+    if shown is None:
+        raise UserError(f"{path}: found no frame; accepted: a video")
+    if times := _due(wanted, done, end):
+        yield shown, times
+        done += times
+    if done < clip.frames and clip.short in ("error", "skip"):
+        found = f"{float(end):.3f} s, which is {done} frames at {clip.fps:g} fps"
+        raise ShortClip(f"{path}: found {found}; accepted: more than {float(wanted[-1]):.3f} s ({clip.frames} frames)")
+
+
+def _due(wanted: list[Fraction], done: int, until: Fraction) -> int:
+    """How many of the wanted times after the first ``done`` lie before ``until``.
+
+    Time bases round: a frame of 1/30 s may be stamped 0.033. A time within a millisecond belongs to the next frame.
+    """
+    count = 0
+    while done + count < len(wanted) and wanted[done + count] < until - Fraction(1, 1000):
+        count += 1
+    return count
 
 
 def probe(path: str | Path) -> Probe:
@@ -213,13 +260,3 @@ def _colours(frame: VideoFrame) -> Colorspace | None:
     """The matrix to read a frame with where it does not say so itself; None: what it says."""
     unsaid = 2
     return Colorspace.ITU709 if frame.colorspace == unsaid and frame.height >= HD_LINES else None
-
-
-def _take(chosen: list[Tensor], wanted: list[Fraction], until: Fraction, frame: VideoFrame, view: _View) -> None:
-    """Add the frame for every wanted time before ``until`` that has none yet."""
-    picture: Tensor | None = None
-    # Time bases round: a frame of 1/30 s may be stamped 0.033. A wanted time within a millisecond belongs to the next.
-    while len(chosen) < len(wanted) and wanted[len(chosen)] < until - Fraction(1, 1000):
-        if picture is None:
-            picture = view.picture(frame)
-        chosen.append(picture)

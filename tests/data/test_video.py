@@ -4,11 +4,12 @@ import random
 import struct
 import time
 
+import av
 import pytest
 import torch
 from clips import numbers, write
 
-from sanarl.data.video import Clip, ShortClip, decode_clip, probe
+from sanarl.data.video import Clip, ShortClip, decode_clip, examine_clip, probe
 from sanarl.errors import UserError
 
 
@@ -170,7 +171,6 @@ def test_foreign_content_is_named(tmp_path, content, expected):
 
 
 def test_missing_files_and_sound_alone(tmp_path):
-    import av
     import numpy as np
 
     assert "found nothing; accepted: a video file" in page(probe, tmp_path / "no.mp4")
@@ -212,3 +212,37 @@ def test_damaged_bytes_give_a_clip_or_a_page(tmp_path, name, codec):
             except UserError as error:
                 assert str(path) in str(error)  # noqa: PT017  # both outcomes are right
     assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize("short", ["error", "pad"])
+def test_examining_says_what_reading_finds(tmp_path, short):
+    for name, frames, rotation in (("a", 9, None), ("b", 9, 90), ("c", 3, None)):
+        path = write(tmp_path / f"{name}.mp4", frames, rotation=rotation)
+        clip = Clip(5, 30, short)
+        if frames < 5 and short == "error":
+            assert page(examine_clip, path, clip, kind=ShortClip) == page(decode_clip, path, clip, kind=ShortClip)
+        else:
+            assert examine_clip(path, clip) == tuple(decode_clip(path, clip).shape[2:])
+
+
+def test_frames_that_change_their_size(tmp_path):
+    """VP9 carries its size in every key frame, so two videos one after the other in a file are one that changes."""
+    pieces = [
+        write(tmp_path / f"{i}.webm", 6, size=size, codec="libvpx-vp9") for i, size in enumerate([(48, 64), (64, 48)])
+    ]
+    path = tmp_path / "a.mkv"
+    with av.open(str(path), "w") as out:
+        stream = None
+        for number, piece in enumerate(pieces):
+            with av.open(str(piece)) as source:
+                stream = stream or out.add_stream_from_template(source.streams.video[0])
+                for packet in source.demux(video=0):
+                    if packet.pts is not None:
+                        packet.pts = packet.dts = packet.pts + number * 200  # ticks of a millisecond
+                        packet.stream = stream
+                        out.mux(packet)
+    assert examine_clip(path, Clip(5, 30)) == (48, 64)
+    for call in (examine_clip, decode_clip):
+        assert "its frames change their size" in page(call, path, Clip(9, 30))
+    assert decode_clip(path, Clip(9, 30), ((32, 32),)).shape == (9, 3, 32, 32)
+    assert "its frames change their size" in page(decode_clip, path, Clip(9, 30), ((32, 64), (64, 32)))
