@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from sanarl.data import settings
 from sanarl.data.folder import MediaFolder, captions
+from sanarl.data.prompts import read_metadata, read_prompts
 from sanarl.errors import UserError
 
 if TYPE_CHECKING:
     from sanarl.config import Config
     from sanarl.config.schema.base import Dataset
 
+LISTS = {".txt": read_prompts, ".jsonl": read_metadata}
 PLACEHOLDERS = ("local_dir", "local_validation_dir")  # and whatever begins with path/to/
 ACCEPTED = "accepted: a folder of NAME.json + NAME.jpg pairs (also png, webp, bmp, tiff; for video mp4, mov, mkv, webm)"
 
@@ -39,10 +41,18 @@ def get_dataset(config: Config) -> Sequence[dict[str, Any]]:
 def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
     """The captions of validation.dataset.local_dir: of every json file there, with or without a picture.
 
+    It may also be a file: .txt with a prompt a line, or .jsonl with an object a line.
+
     Raises:
         UserError: If the folder is missing, or listing everything that is wrong in it.
     """
     key = "validation.dataset.local_dir"
+    file = Path(config.validation.dataset.local_dir).expanduser()
+    if file.suffix.lower() in LISTS and file.is_file():
+        try:
+            return LISTS[file.suffix.lower()](file)
+        except UserError as error:
+            raise UserError(f"{key}: {error}") from error
     folder = _folder(config.validation.dataset, key, ("test", "dev"))
     try:
         return _items(folder, config)

@@ -111,6 +111,18 @@ def test_a_folder_of_pairs_serves_every_task(tmp_path):
     assert len(module.train(named)) == 2
 
 
+def test_a_list_of_prompts_serves_validation(tmp_path):
+    module = load("sanarl.datasets.diffusers_dataset")
+    (tmp_path / "held.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "held.jsonl").write_text('{"prompt": "three", "tag": "x"}\n')
+    found = [module.validation(sft(validation__dataset__local_dir=tmp_path / f"held.{s}")) for s in ("txt", "jsonl")]
+    assert [[item["prompt"] for item in items] for items in found] == [["one", "two"], ["three"]]
+    assert found[1][0]["metadata"]["tag"] == "x"
+    (tmp_path / "held.txt").write_text("")
+    text = page(module.validation, sft(validation__dataset__local_dir=tmp_path / "held.txt"))
+    assert text.startswith(f"{VALIDATION}.local_dir: {tmp_path}/held.txt: found no prompt")
+
+
 def test_folder_faults_name_the_key(tmp_path):
     module = load("cosmos_rl.tools.dataset.diffusers_dataset")
 
