@@ -60,6 +60,21 @@ def is_table(name: str) -> bool:
     return name.lower() == "metadata.jsonl" or name.lower().endswith((".csv", ".parquet"))
 
 
+def speaks(file: Path, keys: Sequence[str]) -> bool:
+    """Whether a table is about media files: metadata.* always, others when their columns name files and captions."""
+    if file.name.lower().startswith("metadata."):
+        return True
+    try:
+        if file.suffix.lower() == ".csv":
+            with file.open(encoding="utf-8-sig", newline="") as lines:
+                columns = {name.strip() for name in next(csv.reader(lines), [])}
+        else:
+            columns = set(_pyarrow(file).read_schema(file).names)
+    except (OSError, csv.Error, ValueError):  # read_table says what is wrong
+        return True
+    return not columns.isdisjoint(FILE_KEYS) and not columns.isdisjoint(keys)
+
+
 def read_table(file: Path, keys: Sequence[str]) -> Iterator[tuple[str, str | None, str | None]]:
     """Rows of a caption table: (media file as written, relative to the table; caption, None), or ("", None, fault).
 
@@ -116,13 +131,17 @@ def _csv(file: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _parquet(file: Path) -> Iterator[tuple[int, Any]]:
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError as error:
-        raise UserError(f"{file}: reading parquet needs a package that is missing: pip install pyarrow") from error
     number = 0
-    with parquet.ParquetFile(file) as table:
+    with _pyarrow(file).ParquetFile(file) as table:
         for batch in table.iter_batches(batch_size=1024):
             for row in batch.to_pylist():
                 number += 1
                 yield number, row
+
+
+def _pyarrow(file: Path) -> Any:
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise UserError(f"{file}: reading parquet needs a package that is missing: pip install pyarrow") from error
+    return parquet

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from sanarl.data.captions import is_table, read_caption, read_table
+from sanarl.data.captions import is_table, read_caption, read_table, speaks
 from sanarl.data.spool import Rows
 from sanarl.errors import UserError
 
@@ -77,7 +77,10 @@ def scan(
     if not path.is_dir():
         raise UserError(f"{path}: found {'a file' if path.exists() else 'nothing'}; accepted: a folder")
     found = Scan(path)
-    _enter(path, PurePosixPath(), [], _Rules(tuple(suffixes), tuple(keys), alone, found, set()))
+    try:
+        _enter(path, PurePosixPath(), [], _Rules(tuple(suffixes), tuple(keys), alone, found, set()))
+    except RecursionError as error:
+        raise UserError(f"{path}: its folders are nested too deep; accepted: some hundred levels") from error
     found.rows.close_for_writing()
     return found
 
@@ -116,7 +119,7 @@ def _names(folder: Path, at: PurePosixPath, found: Scan) -> tuple[list[str], lis
             for entry in entries:
                 if entry.name.startswith("."):
                     found.leave_out(str(at / entry.name), "hidden")
-                elif entry.is_dir():
+                elif _is_folder(entry):
                     folders.append(entry.name)
                 else:
                     files.append(entry.name)
@@ -124,6 +127,13 @@ def _names(folder: Path, at: PurePosixPath, found: Scan) -> tuple[list[str], lis
     except OSError as error:
         raise UserError(f"{folder}: cannot be read: {error.strerror or error}") from error
     return sorted(files), folders
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def _suffix(name: str) -> str:
@@ -137,6 +147,9 @@ def _stem(name: str) -> str:
 def _tables(folder: Path, at: PurePosixPath, files: list[str], rules: _Rules) -> Iterator[tuple[str, dict[str, str]]]:
     for name in files:
         if not is_table(name):
+            continue
+        if not speaks(folder / name, rules.keys):
+            rules.found.leave_out(str(at / name), _suffix(name))
             continue
         captions: dict[str, str] = {}
         for media, caption, fault in read_table(folder / name, rules.keys):

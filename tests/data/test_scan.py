@@ -281,3 +281,53 @@ def test_memory_does_not_grow_with_the_number_of_pairs(tmp_path):
     assert len(result.rows) == 4000
     assert kept < 80_000
     assert peak < 200 * 4000
+
+
+def test_a_table_about_something_else_is_left_out(tmp_path):
+    picture(tmp_path / "a.png")
+    (tmp_path / "a.txt").write_text("a cat")
+    (tmp_path / "statistics.csv").write_text("epoch,loss\n1,2\n2,1\n")
+    (tmp_path / "files.csv").write_text("file_name,width\na.png,4\n")
+    (tmp_path / "empty.csv").write_text("")
+    result = scan(tmp_path)
+    assert (list(result.rows), result.faults) == ([["a.png", "a cat"]], [])
+    assert "3 files left out (3 .csv): empty.csv, files.csv, statistics.csv" in result.notes[0]
+    (tmp_path / "statistics.csv").rename(tmp_path / "metadata.csv")  # a name that says what it is
+    assert "metadata.csv:2: found the keys ['epoch', 'loss']" in scan(tmp_path).faults[0]
+
+
+def test_a_table_of_parquet_about_something_else(tmp_path):
+    picture(tmp_path / "a.png")
+    (tmp_path / "a.txt").write_text("a cat")
+    table(tmp_path / "scores.parquet", [{"epoch": 1}])
+    result = scan(tmp_path)
+    assert result.faults == []
+    assert "scores.parquet" in result.notes[0]
+
+
+def test_folders_in_folders_in_folders(tmp_path):
+    picture(tmp_path / "/".join("abcdefgh" * 20) / "a.png")
+    (tmp_path / "/".join("abcdefgh" * 20) / "a.txt").write_text("deep")
+    assert len(scan(tmp_path).rows) == 1
+    here = os.getcwd()
+    try:  # deeper than a path may be long
+        os.chdir(tmp_path)
+        for _ in range(1200):
+            os.mkdir("d")
+            os.chdir("d")
+    finally:
+        os.chdir(here)
+    with pytest.raises(UserError, match=r"nested too deep|cannot be read: File name too long"):
+        scan(tmp_path)
+
+
+def test_links_that_lead_nowhere_are_faults_of_their_own(tmp_path):
+    (tmp_path / "a.png").symlink_to(tmp_path / "gone.png")
+    (tmp_path / "a.txt").write_text("gone")
+    (tmp_path / "b.png").symlink_to("b.png")
+    (tmp_path / "b.txt").write_text("itself")
+    folder = MediaFolder(tmp_path, View(((4, 4),)))
+    with pytest.raises(UserError) as caught:
+        folder.verify()
+    assert "a.png: found nothing" in str(caught.value)
+    assert "b.png: " in str(caught.value)
