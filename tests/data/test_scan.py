@@ -305,20 +305,21 @@ def test_a_table_of_parquet_about_something_else(tmp_path):
     assert "scores.parquet" in result.notes[0]
 
 
-def test_folders_in_folders_in_folders(tmp_path):
+def test_folders_in_folders_in_folders(tmp_path, monkeypatch):
     picture(tmp_path / "/".join("abcdefgh" * 20) / "a.png")
     (tmp_path / "/".join("abcdefgh" * 20) / "a.txt").write_text("deep")
     assert len(scan(tmp_path).rows) == 1
-    here = os.getcwd()
-    try:  # deeper than a path may be long
-        os.chdir(tmp_path)
-        for _ in range(1200):
-            os.mkdir("d")
-            os.chdir("d")
+    monkeypatch.chdir(tmp_path)
+    for _ in range(1200):  # a path longer than any may be
+        os.mkdir("d")
+        os.chdir("d")
+    try:
+        with pytest.raises(UserError, match=r"nested too deep|cannot be read: File name too long"):
+            scan(tmp_path)
     finally:
-        os.chdir(here)
-    with pytest.raises(UserError, match=r"nested too deep|cannot be read: File name too long"):
-        scan(tmp_path)
+        for _ in range(1200):  # pytest's own cleaning would recurse
+            os.chdir("..")
+            os.rmdir("d")
 
 
 def test_links_that_lead_nowhere_are_faults_of_their_own(tmp_path):
