@@ -1,5 +1,6 @@
 """sanarl train: run a preset."""
 
+import signal
 from typing import Annotated
 
 import typer
@@ -27,6 +28,7 @@ def train(
     """Train what a preset says. Exits with 130 after Ctrl-C and 143 after SIGTERM, with a checkpoint saved."""
     from sanarl.config import load
 
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # nothing to save yet; the run listens once it is there
     loaded = load(config, set_ or ())  # before anything heavy is imported
 
     from sanarl.training import launch

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from sanarl.rewards.mix import Mix, RewardError, Scores
 
+JOIN_S = 1.0
+"""Seconds that an idle thread gets to end."""
+
 
 class _Batch:
     """Some rows on their way through the mix."""
@@ -134,16 +137,15 @@ class Scoring:
         return Scores(total, {name: torch.cat([s.parts[name] for s in scores])[order] for name in names})
 
     def close(self) -> None:
-        """Drop what was not collected and join the threads, except those of a reward that missed its deadline."""
+        """Drop what was not collected; threads that are still at work are daemons and are not waited for."""
         self._closed = True
         for batch in self._batches:
             batch.result.cancel()
         self._batches = []
         for _ in self._threads:
             self._queue.put(None)
-        if not self._stuck:
-            for thread in self._threads:
-                thread.join()
+        for thread in self._threads:
+            thread.join(timeout=0.0 if self._stuck else JOIN_S)
 
     def __enter__(self) -> Self:
         return self

@@ -19,6 +19,7 @@ from sanarl.errors import UserError
 from sanarl.files import complete_folder
 
 FORMAT = "sanarl-checkpoint-1"
+ASIDE = "abandoned-"
 
 
 class Stateful(Protocol):
@@ -95,6 +96,8 @@ def read(path: Path, identity: str) -> dict[str, Any]:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise ValueError(f"manifest.json does not say {FORMAT}")
+        if path.name.removeprefix(ASIDE) != f"step_{manifest.get('step')}":
+            raise ValueError(f"manifest.json says it was saved as step_{manifest.get('step')}")
         found = _fingerprint(path / "state.pt")
         if found != {key: manifest.get(key) for key in found}:
             raise ValueError("state.pt is not the file that was written (size or SHA-256 differ)")
@@ -128,7 +131,7 @@ def set_aside(folder: Path, step: int) -> list[Path]:
     moved = []
     for path in complete(folder):
         if int(path.name.removeprefix("step_")) > step:
-            moved.append(path.with_name(f"abandoned-{path.name}"))
+            moved.append(path.with_name(f"{ASIDE}{path.name}"))
             shutil.rmtree(moved[-1], ignore_errors=True)
             path.rename(moved[-1])
     return moved

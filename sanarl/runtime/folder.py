@@ -1,10 +1,11 @@
 """A run's folder, and finding the run to go on with."""
 
+import fcntl
 import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sanarl.errors import UserError
 from sanarl.runtime import checkpoint
@@ -73,6 +74,26 @@ class RunFolder:
         """``log.txt``."""
         return self.path / "log.txt"
 
+    def lock(self) -> IO[str]:
+        """Take the folder for this process; the lock ends when the file is closed or the process dies.
+
+        Raises:
+            UserError: when another process has it, or it cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = open(self.path / ".lock", "w", encoding="utf-8")  # noqa: SIM115  # held for the whole run
+        except OSError as error:
+            raise UserError(f"train.output_dir: {self.path} cannot be written: {error}") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise UserError(
+                f"{self.path}: another process is training in this folder; wait for it, or end it"
+            ) from None
+        return file
+
     def write_best(self, step: int, reward: float | None) -> None:
         """Say in best.json which saved step has the highest held-out reward."""
         document = {"step": step, "reward": reward, "checkpoint": f"checkpoints/step_{step}"}
@@ -123,13 +144,32 @@ class Found:
 
 
 def new(output_dir: str) -> RunFolder:
-    """A folder that does not exist yet, named by the time."""
+    """Make a folder of its own, named by the time.
+
+    Raises:
+        UserError: when it cannot be made.
+    """
     stem = time.strftime("%Y%m%d-%H%M%S")
     for number in range(1000):
         path = Path(output_dir) / (stem if number == 0 else f"{stem}-{number}")
-        if not path.exists():
-            return RunFolder(path)
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"train.output_dir: {path} cannot be made: {error}") from error
+        return RunFolder(path)
     raise UserError(f"train.output_dir: no free name below {output_dir}")
+
+
+def _with_checkpoints(output_dir: str) -> list[RunFolder]:
+    """Every run below ``output_dir`` that has saved something."""
+    return [RunFolder(p.parent) for p in Path(output_dir).glob("*/checkpoints") if checkpoint.complete(p)]
+
+
+def others(output_dir: str) -> int:
+    """How many runs below ``output_dir`` have saved something, whatever their configuration."""
+    return len(_with_checkpoints(output_dir))
 
 
 def find(output_dir: str, identity: Identity, resume: str) -> Found | None:
@@ -153,6 +193,12 @@ def find(output_dir: str, identity: Identity, resume: str) -> Found | None:
     if resume == "auto":
         runs = [RunFolder(p.parent) for p in Path(output_dir).glob("*/config.json")]
         saved = [(run, run.saved_config()) for run in runs]
+        unreadable = [run.path for run in _with_checkpoints(output_dir) if run.saved_config() is None]
+        if unreadable:
+            raise UserError(
+                f"--resume auto: {unreadable[0]} has checkpoints, but its config.json cannot be read, so it is unknown "
+                "whether it is this run; name the run with --resume PATH, or start anew with --resume never"
+            )
         newest = [
             Found(run, path, identity.differences(config[1])[1])
             for run, config in saved

@@ -69,6 +69,15 @@ class Progress:
             self.best_reward, self.best_step = reward, step
 
 
+def size(num_bytes: float) -> str:
+    """Bytes for people: 3.1 MB, 19 GB."""
+    for unit in ("B", "kB", "MB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:,.1f} GB"
+
+
 class Session:
     """The surroundings of a training loop."""
 
@@ -82,10 +91,11 @@ class Session:
         trackers: list[Tracker],
         log_interval: int,
         total: int,
+        signals: Signals | None = None,
     ):
         """Nothing is read or written yet."""
         self.folder, self.world, self.console, self.total = folder, world, console, total
-        self.progress, self.signals = Progress(), Signals()
+        self.progress, self.signals = Progress(), signals or Signals()
         self._identity, self._saving, self._trackers, self._log_interval = identity, saving, trackers, log_interval
         self._times: dict[str, float] = {}
         self._state: dict[str, Stateful] = {}
@@ -131,7 +141,9 @@ class Session:
         """
         hours = self._saving.max_hours
         end = time.monotonic() + 3600 * hours if hours is not None else float("inf")
-        with self.signals:
+        if self.progress.step >= self.total:
+            self.console.line(f"nothing is left to do: {self.progress.step} of {self.total} steps are done")
+        with self.signals.deferred():
             while self.progress.step < self.total:
                 yield self.progress.step + 1
                 self.progress.step += 1
@@ -170,8 +182,8 @@ class Session:
         needed, free = self.room()
         if self._saving.enabled and free < needed:
             raise UserError(
-                f"{self.folder.path}: the next checkpoint and export take about {needed / 1e9:.2f} GB and the disk has "
-                f"{free / 1e9:.2f} GB free; make room, lower train.ckpt.max_keep, or move train.output_dir. "
+                f"{self.folder.path}: the next checkpoint and export take about {size(needed)} and the disk has "
+                f"{size(free)} free; make room, lower train.ckpt.max_keep, or move train.output_dir. "
                 f"What was saved before is untouched; go on with --resume auto"
             )
 
@@ -190,8 +202,6 @@ class Session:
             if saving.export:
                 export(self.folder.exports / f"step_{step}")
                 checkpoint.prune(self.folder.exports, saving.max_keep, self.progress.best_step)
-            if best:
-                self.folder.write_best(step, self.progress.best_reward)
             if not saving.beside or stop or step == self.total:
                 self._wait_for_writer()
             elif self.room()[1] < 2 * self._needed:
@@ -213,6 +223,8 @@ class Session:
     def _write(self, step: int, saved: dict[str, Any]) -> None:
         path = checkpoint.write(self.folder.checkpoints, step, self._identity, saved)
         self.console.line(f"saved {path}")
+        if saved["progress"]["best_step"] == step:
+            self.folder.write_best(step, saved["progress"]["best_reward"])
         checkpoint.prune(self.folder.checkpoints, self._saving.max_keep, saved["progress"]["best_step"])
 
     def _wait_for_writer(self) -> None:

@@ -8,8 +8,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sanarl.errors import UserError
+
 T = TypeVar("T")
 CPU = torch.device("cpu")
+
+
+def is_rank() -> bool:
+    """Whether this process was started as one rank of several; a lone WORLD_SIZE, as schedulers leave it, says nothing.
+
+    Raises:
+        UserError: when RANK and WORLD_SIZE are both there and one is no number.
+    """
+    found = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+    if len(found) < 2:
+        return False
+    if not all(value.isdecimal() for value in found.values()):
+        raise UserError(f"the environment says {found}; torchrun sets numbers: unset them to train in one process")
+    return int(found["WORLD_SIZE"]) > 1
 
 
 @dataclass(frozen=True)
@@ -23,7 +39,8 @@ class World:
     @classmethod
     def start(cls) -> Self:
         """Join the group that torchrun's environment describes, on this rank's GPU when there is one."""
-        size, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+        size = int(os.environ["WORLD_SIZE"]) if is_rank() else 1
+        local = int(os.environ.get("LOCAL_RANK", "0")) if size > 1 else 0
         device = torch.device("cuda", local % torch.cuda.device_count()) if torch.cuda.is_available() else CPU
         if device.type == "cuda":
             torch.cuda.set_device(device)

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from sanarl.runtime import checkpoint
+from sanarl.runtime.session import size
 from sanarl.training import settings
 from sanarl.training.build import Parts
 from sanarl.training.job import Job
@@ -79,8 +80,8 @@ def costs(made: Parts, seconds: float, save_bytes_: int) -> list[str]:
         needed = (kept + 1) * save_bytes_
         verdict = "enough" if needed < free else "NOT ENOUGH"
         lines.append(
-            f"a save takes about {save_bytes_ / 1e9:.3f} GB; {kept} kept and one being written: {needed / 1e9:.3f} GB "
-            f"of {free / 1e9:.1f} GB free: {verdict}"
+            f"a save takes about {size(save_bytes_)}; {kept} kept and one being written take {size(needed)} of "
+            f"{size(free)} free: {verdict}"
         )
     return lines
 

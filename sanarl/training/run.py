@@ -1,16 +1,20 @@
 """One run on this rank: folder, session, loop; or only its plan."""
 
+import errno
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from sanarl.config import Config, Loaded
+from sanarl.errors import UserError
 from sanarl.runtime import folder as folders
 from sanarl.runtime.console import Console
 from sanarl.runtime.folder import Found, Identity, RunFolder
 from sanarl.runtime.session import Saving, Session
+from sanarl.runtime.signals import Signals
 from sanarl.runtime.track import Tracker
 from sanarl.runtime.world import World
 from sanarl.training import plan, rl, settings
@@ -45,24 +49,43 @@ def run(loaded: Loaded, dataset_module: str | None, resume: str | None, dry_run:
     """
     config = loaded.config
     torch.use_deterministic_algorithms(config.train.deterministic)
-    world = World.start()
-    try:
-        found = world.tell(_find(config, resume) if world.main else None)
-        with parts(config, dataset_module, world) as made:
-            if dry_run:
-                _measure(loaded, made)
-                return Outcome(0, None)
-            session = _open(loaded, made, resume, found)
+    with Signals() as signals:
+        world = World.start()
+        try:
+            found = world.tell(_find(config, resume) if world.main else None)
+            with parts(config, dataset_module, world) as made:
+                if dry_run:
+                    _measure(loaded, made)
+                    return Outcome(0, None)
+                return _train(loaded, made, resume, found, signals)
+        finally:
+            world.stop()
+
+
+def _train(loaded: Loaded, made: Parts, resume: str | None, found: Found | None, signals: Signals) -> Outcome:
+    """Take the run's folder and run every step that is left in it."""
+    world, output_dir = made.world, loaded.config.train.output_dir
+    folder = found.folder if found else world.tell(folders.new(output_dir) if world.main else None)
+    assert folder is not None, "the main rank names the folder"
+    with folder.lock() if world.main else nullcontext():
+        try:
+            session = _open(loaded, made, folder, resume, found, signals)
             try:
                 job = made.job(session)
                 for line in (*plan.overview(made, session.total), *made.tried_rewards()):
                     session.console.line(line)
                 session.begin(job.state(), found.checkpoint if found else None, plan.save_bytes(made, job))
-                return Outcome(_loop(made, job), session.folder.path)
+                if world.main and found is not None:  # only now is it sure that this run goes on
+                    folder.write_config(loaded.text, _identity(loaded.config))
+                return Outcome(_loop(made, job), folder.path)
             finally:
                 session.close()
-    finally:
-        world.stop()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                raise
+            raise UserError(
+                f"{folder.path}: {error.strerror}; make room and go on with --resume auto: what was saved is untouched"
+            ) from error
 
 
 def _loop(made: Parts, job: Job) -> int:
@@ -84,16 +107,17 @@ def _find(config: Config, resume: str | None) -> Found | None:
     return folders.find(train.output_dir, _identity(config), resume)
 
 
-def _open(loaded: Loaded, made: Parts, resume: str | None, found: Found | None) -> Session:
-    """Make the run's folder, or go on in one, and open what it says things to; the main rank decides and writes."""
+def _open(
+    loaded: Loaded, made: Parts, folder: RunFolder, resume: str | None, found: Found | None, signals: Signals
+) -> Session:
+    """Open what the run says things to; only the main rank writes."""
     config, world = made.config, made.world
     train, log = config.train, config.logging
-    folder = found.folder if found else world.tell(folders.new(train.output_dir) if world.main else None)
-    assert folder is not None, "the main rank names the folder"
     trackers: list[Tracker] = []
     console = Console(folder.log if world.main else None, quiet=not world.main or "console" not in log.logger)
     if world.main:
-        folder.write_config(loaded.text, _identity(config))
+        if found is None:
+            folder.write_config(loaded.text, _identity(config))
         for note in loaded.notes:
             console.line(f"{note.level}: {note.text}")
         console.line(f"run folder: {folder.path}")
@@ -101,7 +125,10 @@ def _open(loaded: Loaded, made: Parts, resume: str | None, found: Found | None) 
             for change in found.changes:
                 console.line(f"changed since that run was last started: {change}")
         elif resume == "auto" or (resume is None and train.resume):
-            console.line(f"nothing to resume below {train.output_dir}; starting anew")
+            known = folders.others(train.output_dir)
+            console.line(
+                f"nothing to resume below {train.output_dir} ({known} run(s) of other settings there); starting anew"
+            )
         if "wandb" in log.logger:
             trackers.append(_wandb(config, folder, console))
     return Session(
@@ -113,6 +140,7 @@ def _open(loaded: Loaded, made: Parts, resume: str | None, found: Found | None) 
         trackers=trackers,
         log_interval=log.log_interval,
         total=made.total_steps,
+        signals=signals,
     )
 
 

@@ -29,7 +29,7 @@ def test_a_new_folder_has_a_free_name(tmp_path, monkeypatch):
     names = []
     for _ in range(3):
         made = folder.new(str(tmp_path))
-        made.path.mkdir()
+        assert made.path.is_dir()  # taken at once, so that two runs of the same second cannot share it
         names.append(made.path.name)
     assert names == ["now", "now-1", "now-2"]
 
@@ -109,3 +109,18 @@ def test_metrics_after_the_checkpoint_are_cut(tmp_path, tail):
 def test_there_may_be_no_metrics_yet(tmp_path):
     RunFolder(tmp_path).cut_metrics(2)
     assert not RunFolder(tmp_path).metrics.exists()
+
+
+def test_a_folder_is_one_process_at_a_time(tmp_path):
+    made = RunFolder(tmp_path / "run")
+    with made.lock(), pytest.raises(UserError, match="another process is training in this folder"):
+        made.lock()
+    made.lock().close()
+
+
+def test_auto_does_not_pass_over_a_run_whose_settings_cannot_be_read(tmp_path):
+    made = run(tmp_path, "run", identity(), [2])
+    (made.path / "config.json").unlink()
+    with pytest.raises(UserError, match=r"run has checkpoints, but its config\.json cannot be read"):
+        find(str(tmp_path), identity(), "auto")
+    assert find(str(tmp_path), identity(), "never") is None

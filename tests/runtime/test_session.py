@@ -186,7 +186,7 @@ def test_a_run_ends_with_a_checkpoint_when_its_time_is_over(make):
 
 
 def test_a_disk_without_room_is_seen_before_the_first_step_and_before_every_save(make, monkeypatch):
-    with pytest.raises(UserError, match=r"take about 1000000000\.00 GB and the disk has .* GB free"):
+    with pytest.raises(UserError, match=r"take about 1,000,000,000\.0 GB and the disk has .* GB free"):
         make(save_bytes=10**18)
     make(save_bytes=10**18, enabled=False)
     session = make(save_bytes=1000)
@@ -218,11 +218,22 @@ def test_sigusr1_saves_and_goes_on(make):
 
 
 def test_a_second_interrupt_ends_at_once():
-    with Signals() as signals:
+    with Signals() as signals, signals.deferred():
         os.kill(os.getpid(), signal.SIGINT)
-        assert signals.stop == signal.SIGINT
-        with pytest.raises(KeyboardInterrupt):
+        assert (signals.stop, signals.exit_code) == (signal.SIGINT, 130)
+        with pytest.raises(SystemExit) as ended:
             os.kill(os.getpid(), signal.SIGINT)
+    assert ended.value.code == 130
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_outside_a_step_there_is_nothing_to_wait_for(number, code):
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGUSR1)  # remembered for the first save, and no reason to die
+        assert signals.save
+        with pytest.raises(SystemExit) as ended:
+            os.kill(os.getpid(), number)
+    assert ended.value.code == code
 
 
 def test_signals_are_given_back_after_an_error(make):

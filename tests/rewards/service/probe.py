@@ -1,5 +1,5 @@
-"""Says whether this interpreter finds sanarl."""
+"""Says whether this interpreter finds sanarl; an editable install leaves a folder of that name without the modules."""
 
 import importlib.util
 
-print("sanarl" if importlib.util.find_spec("sanarl") else "no sanarl")
+print("sanarl" if importlib.util.find_spec("sanarl") and importlib.util.find_spec("sanarl.errors") else "no sanarl")
