@@ -13,6 +13,7 @@ from sanarl.errors import UserError
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 VIDEOS = (".mp4", ".mov", ".mkv", ".webm")
 MANIFEST, REPORT = "manifest.jsonl", "report.json"  # what `dataset prepare` writes beside the media
+DEEPEST = 200  # levels of folders
 NAMED = 20  # foreign files that are named; the others are counted
 
 Tables = list[tuple[str, dict[str, str]]]
@@ -77,10 +78,7 @@ def scan(
     if not path.is_dir():
         raise UserError(f"{path}: found {'a file' if path.exists() else 'nothing'}; accepted: a folder")
     found = Scan(path)
-    try:
-        _enter(path, PurePosixPath(), [], _Rules(tuple(suffixes), tuple(keys), alone, found, set()))
-    except RecursionError as error:
-        raise UserError(f"{path}: its folders are nested too deep; accepted: some hundred levels") from error
+    _enter(path, PurePosixPath(), [], _Rules(tuple(suffixes), tuple(keys), alone, found, set()))
     found.rows.close_for_writing()
     return found
 
@@ -96,6 +94,8 @@ class _Rules:
 
 def _enter(folder: Path, at: PurePosixPath, tables: Tables, rules: _Rules) -> None:
     """One folder, its files and folders in the order of their names."""
+    if len(at.parts) > DEEPEST:
+        raise UserError(f"{folder}: found folders nested deeper than {DEEPEST} levels; accepted: fewer")
     state = folder.stat()
     if (state.st_dev, state.st_ino) in rules.seen:
         return
