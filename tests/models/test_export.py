@@ -2,6 +2,7 @@
 
 import os
 import resource
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -103,26 +104,27 @@ def test_an_exported_pipeline_predicts_what_the_trainer_did(make_policy, tmp_pat
     assert picture.size == (32, 32)
 
 
-@pytest.fixture
+@contextmanager
 def small_files():
-    """Let the operating system refuse files beyond 4 KiB, as a full disk would."""
+    """Let the operating system refuse files beyond 4 KiB, as a full disk would; also pytest's, so only for a moment."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize("settings", ["adapter", "whole"])
-def test_an_export_that_fails_leaves_the_earlier_one(make_policy, lora, tmp_path, request, settings):
+def test_an_export_that_fails_leaves_the_earlier_one(make_policy, lora, tmp_path, settings):
     policy = moved(make_policy(lora if settings == "adapter" else None))
     folder = tmp_path / "step_1"
     export(policy, policy.masters, folder, "# a card")
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    request.getfixturevalue("small_files")
-    with pytest.raises(UserError, match=r"step_1: the export could not be written"):
+    with small_files(), pytest.raises(UserError, match=r"step_1: the export could not be written"):
         export(moved(policy), policy.masters, folder, "# a card")
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
     assert os.listdir(tmp_path) == ["step_1"]
-    with pytest.raises(UserError):
+    with small_files(), pytest.raises(UserError):
         export(policy, policy.masters, tmp_path / "step_2", "# a card")
     assert os.listdir(tmp_path) == ["step_1"]
