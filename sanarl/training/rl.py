@@ -78,6 +78,10 @@ def train(job: Job, loader: Loader, scoring: Scoring | RemoteScoring, setup: Set
                 nft.after_rollout(policy, session.progress.updates, setup.settings)
             metrics = mean_of(updates) | reward_metrics(scores, groups) | picture_metrics(found, groups, world)
             show(job, found, request, step, setup)
+            if metrics["zero_std_ratio"] == 1:
+                session.console.line(
+                    f"step {step}: the rewards of every group are all equal; such a step teaches nothing"
+                )
             metrics |= job.evaluate_if_due(step)
         session.log(step, metrics)
     return session.signals.exit_code

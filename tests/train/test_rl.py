@@ -185,3 +185,13 @@ def test_a_step_taken_apart(train, tmp_path):
     )
     assert {name: line[name] for name in metrics} == pytest.approx(metrics, rel=1e-4)
     assert line["old_deviate"] > 0
+
+
+def test_a_step_without_signal_is_said(train, tmp_path):
+    reward = tmp_path / "flat.py"
+    reward.write_text("def flat(media, prompts, metadata):\n    return media.new_zeros(len(prompts))\n")
+    names = f'train.train_policy.reward_function={{ "{reward}:flat" = 1.0 }}'
+    run = train("nft", names, "train.max_num_steps=1")
+    log = (run.folder / "log.txt").read_text()
+    assert run.metrics[-1]["zero_std_ratio"] == 1
+    assert "step 1: the rewards of every group are all equal; such a step teaches nothing" in log
