@@ -2,6 +2,7 @@
 
 from sanarl.config.faults import ConfigError, Fault, Note
 from sanarl.config.load import Loaded, load
+from sanarl.config.saved import load_saved
 from sanarl.config.schema import Config, GRPOConfig, SFTConfig
 from sanarl.config.source import preset_folder, preset_names
 
@@ -14,6 +15,7 @@ __all__ = [
     "Note",
     "SFTConfig",
     "load",
+    "load_saved",
     "preset_folder",
     "preset_names",
 ]

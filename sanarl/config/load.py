@@ -41,7 +41,16 @@ def load(source: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     Raises:
         ConfigError: with every fault, sorted by line.
     """
-    return _Reading(read(source), tuple(overrides)).result()
+    return load_source(read(source), overrides)
+
+
+def load_source(source: Source, overrides: Sequence[str] = ()) -> Loaded:
+    """As ``load``, of what was read already.
+
+    Raises:
+        ConfigError: with every fault, sorted by line.
+    """
+    return _Reading(source, tuple(overrides)).result()
 
 
 class _Reading:

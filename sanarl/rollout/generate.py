@@ -71,7 +71,7 @@ def generate(
     """
     if not prompts:  # torch splits no rows into one empty batch
         return
-    model, device = policy.model, policy.masters[0].device
+    model, device = policy.model, policy.model.transformer.device
     cond = model.encode_prompts(prompts)
     empty = model.encode_prompts([""]) if sampler.guidance_scale > 1 else None
     sigmas = sampler.sigmas.tolist()

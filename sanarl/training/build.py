@@ -78,7 +78,7 @@ class Parts:
         """Score a ramp once with every reward of this process: a line each, or what is wrong with it."""
         samples: dict[Rewards, tuple[str, dict[str, Any]]] = {}
         if self.held_out is not None:
-            samples[_evaluation_rewards(self.config)] = self.held_out.prompts[0], self.held_out.metadata[0]
+            samples[evaluation_rewards(self.config)] = self.held_out.prompts[0], self.held_out.metadata[0]
         if self.config.task == "nft":
             first = self.dataset[0]
             samples[_training_rewards(self.config)] = first["prompt"], first["metadata"]
@@ -144,11 +144,11 @@ def parts(config: Config, dataset_module: str | None, world: World) -> Parts:
     dataset = module.train(config)
     _agree(dataset, world)
     settings.total_steps(config, len(dataset))
-    prompts = _validation_items(config, module)
-    evaluated = _evaluation_rewards(config)
+    prompts = validation_items(config, module)
+    evaluated = evaluation_rewards(config)
     rewards = {which: _scoring(which) for which in {_training_rewards(config), evaluated} if which}
     try:
-        model = cached(load_model(_model_settings(config), world.device), config)
+        model = cached(load_model(model_settings(config), world.device), config)
         policy = build_policy(config, model)
         held_out = _held_out(config, prompts, model, rewards.get(evaluated))
     except BaseException:
@@ -189,7 +189,7 @@ def _named(table: GRPOConfig | Validation) -> Rewards:
     return tuple((name, weights[name], tuple(sorted(arguments.get(name, {}).items()))) for name in sorted(weights))
 
 
-def _evaluation_rewards(config: Config) -> Rewards:
+def evaluation_rewards(config: Config) -> Rewards:
     """What [validation] names; where it names nothing, what the training has."""
     validation = config.validation
     if not validation.enable:
@@ -221,7 +221,8 @@ def _scoring(which: Rewards) -> Scoring | RemoteScoring:
     return scoring
 
 
-def _model_settings(config: Config) -> ModelSettings:
+def model_settings(config: Config) -> ModelSettings:
+    """Which model a configuration names, and how it is loaded."""
     policy, diffusers = config.policy, config.policy.diffusers
     return ModelSettings(
         name_or_path=policy.model_name_or_path,
@@ -254,7 +255,7 @@ def build_policy(config: Config, model: FlowModel) -> Policy:
     return Policy(model, start, master_dtype, kept_sets=config.task == "nft")
 
 
-def _validation_items(config: Config, module: DatasetModule) -> list[Any]:
+def validation_items(config: Config, module: DatasetModule) -> list[Any]:
     """The first ``validation.num_prompts`` held-out items; none when validation is off."""
     validation = config.validation
     if not validation.enable:
@@ -270,19 +271,15 @@ def _validation_items(config: Config, module: DatasetModule) -> list[Any]:
 
 def _held_out(config: Config, chosen: list[Any], model: FlowModel, scoring: Scoring | None) -> HeldOut | None:
     """What [validation] asks for; None when it is off."""
-    validation, sample = config.validation, config.policy.diffusers.sample
+    validation = config.validation
     if not validation.enable:
         return None
-    if config.task == "nft":
-        steps, at_once = sample.eval_num_steps, config.rollout.n_generation_mini_batch or config.rollout.n_generation
-    else:
-        steps, at_once = sample.num_steps, config.sft.mini_batch
     return HeldOut(
         prompts=[item["prompt"] for item in chosen],
         metadata=[item["metadata"] for item in chosen],
         num_samples=validation.n_generation,
-        sampler=settings.sampler(config, model.flow_shift, steps, validation.batch_size or at_once),
-        key=(config.train.seed, "eval"),
+        sampler=settings.evaluation_sampler(config, model.flow_shift),
+        key=settings.evaluation_key(config.train.seed),
         scoring=scoring,
         deadline_s=settings.SCORING_DEADLINE_S,
     )

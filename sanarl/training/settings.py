@@ -5,6 +5,7 @@ import torch
 from sanarl.algorithms import nft, sft
 from sanarl.config import Config
 from sanarl.errors import UserError
+from sanarl.maths import draw
 from sanarl.models.adapter import LoraSettings
 from sanarl.rollout.generate import Sampler
 from sanarl.runtime.optim import OptimSettings
@@ -104,6 +105,21 @@ def sampler(config: Config, flow_shift: float, num_steps: int, mini_batch: int) 
         flow_shift=flow_shift if sample.flow_shift is None else sample.flow_shift,
         mini_batch=mini_batch,
     )
+
+
+def evaluation_sampler(config: Config, flow_shift: float) -> Sampler:
+    """How held-out samples are drawn."""
+    sample, asked = config.policy.diffusers.sample, config.validation.batch_size
+    if config.task == "nft":
+        rollout = config.rollout
+        at_once = rollout.n_generation_mini_batch or rollout.n_generation
+        return sampler(config, flow_shift, sample.eval_num_steps, asked or at_once)
+    return sampler(config, flow_shift, sample.num_steps, asked or config.sft.mini_batch)
+
+
+def evaluation_key(seed: int) -> draw.Key:
+    """What the noise of held-out samples is drawn by, with the number of each sample."""
+    return (seed, "eval")
 
 
 def sft_setup(config: Config) -> sft_loop.Setup:

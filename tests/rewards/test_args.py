@@ -7,7 +7,7 @@ import torch
 
 from sanarl.config import ConfigError, load
 from sanarl.rewards.local import Scoring
-from sanarl.training.build import _evaluation_rewards, _scoring, _training_rewards
+from sanarl.training.build import _scoring, _training_rewards, evaluation_rewards
 
 MINE = """
 class Scaled:
@@ -35,10 +35,10 @@ def test_arguments_reach_the_rewards_of_training_and_evaluation(mine):
     config = load("tiny-image-nft", (*mine, "validation.reward_function={}")).config
     assert config.grpo.reward_args == {"mine.py:Scaled": {"factor": 3}}
     assert total(_training_rewards(config)) == 3
-    assert _evaluation_rewards(config) == _training_rewards(config)
+    assert evaluation_rewards(config) == _training_rewards(config)
     own = ("validation.reward_function={'mine.py:Scaled'=1.0}", "validation.reward_args={'mine.py:Scaled'={factor=5}}")
     config = load("tiny-image-nft", (*mine, *own)).config
-    assert (total(_training_rewards(config)), total(_evaluation_rewards(config))) == (3, 5)
+    assert (total(_training_rewards(config)), total(evaluation_rewards(config))) == (3, 5)
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_a_step_taken_apart(train, tmp_path):
     run = train("nft", *overrides)
     line = run.metrics[3]
     config = load(tmp_path / "run.toml", overrides).config
-    model = load_model(build._model_settings(config), torch.device("cpu"))
+    model = load_model(build.model_settings(config), torch.device("cpu"))
     policy = build.build_policy(config, model)
     checkpoint = run.folder / "checkpoints" / "step_2" / "state.pt"
     policy.load_state_dict(torch.load(checkpoint, weights_only=True)["policy"])

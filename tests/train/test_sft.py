@@ -15,7 +15,7 @@ def test_a_step_taken_apart(train, tmp_path):
     overrides = ["train.ckpt.save_freq=1", "train.max_num_steps=2", "train.train_policy.dataloader_seed=5"]
     run = train("sft", *overrides)
     config = load(tmp_path / "run.toml", overrides).config
-    model = load_model(build._model_settings(config), torch.device("cpu"))
+    model = load_model(build.model_settings(config), torch.device("cpu"))
     policy = build.build_policy(config, model)
     checkpoint = run.folder / "checkpoints" / "step_1" / "state.pt"
     policy.load_state_dict(torch.load(checkpoint, weights_only=True)["policy"])

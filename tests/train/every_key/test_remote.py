@@ -44,7 +44,7 @@ def totals(lab, peer):  # noqa: ARG001  (its addresses are in the environment)
         asked = [f"{TASK}.use_remote_reward=true", f"{table}.batch_size=2"]
         asked += ["validation.enable=true", "validation.use_remote_reward=true"]
         config = lab.loaded("nft", *asked, functions(f"{TASK}.remote_reward"), *overrides).config
-        which = {TASK: build._training_rewards, "validation": build._evaluation_rewards}[table.rpartition(".")[0]]
+        which = {TASK: build._training_rewards, "validation": build.evaluation_rewards}[table.rpartition(".")[0]]
         scoring = build._scoring(which(config))
         scoring.submit([0, 1], torch.rand(2, 1, 3, 8, 8), ["x", "y"], [{}, {}])
         found = scoring.collect(30).total.tolist()
@@ -109,7 +109,7 @@ def test_an_evaluation_is_scored_as_the_training_unless_it_names_its_own(lab):
     none, own = "validation.reward_function={}", 'validation.reward_function={ "shapes" = 2.0 }'
 
     def found(*overrides):
-        return build._evaluation_rewards(lab.loaded("nft", *remote, *overrides).config)
+        return build.evaluation_rewards(lab.loaded("nft", *remote, *overrides).config)
 
     assert found(none).reward_fns[0].name == "a"
     assert found(own)[0][:2] == ("shapes", 2.0)
@@ -117,4 +117,4 @@ def test_an_evaluation_is_scored_as_the_training_unless_it_names_its_own(lab):
     assert found(none, "validation.use_remote_reward=false") == ()
     sft = lab.loaded("sft", "validation.enable=true", "validation.use_remote_reward=true", none).config
     with pytest.raises(UserError, match=r"validation\.remote_reward names no reward"):
-        build._evaluation_rewards(sft)
+        build.evaluation_rewards(sft)

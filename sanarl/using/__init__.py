@@ -1,0 +1,1 @@
+"""Using what was trained, or any model: sampling, evaluating, exporting."""
