@@ -8,8 +8,8 @@ from torch import Tensor
 EPS = 1e-4
 
 
-def _by_group(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and population deviation of every group, and each row's place among them."""
+def by_group(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and population deviation (N,) of every group in the order of its number, and each row's place (B,) there."""
     numbers, place = torch.unique(groups, return_inverse=True)
     count = torch.bincount(place, minlength=len(numbers)).to(values.dtype)
     mean = torch.zeros_like(count).index_add_(0, place, values) / count
@@ -32,7 +32,7 @@ def group_advantages(rewards: Tensor, groups: Tensor, global_std: bool) -> Tenso
     if rewards.shape != groups.shape:
         raise ValueError(f"{tuple(rewards.shape)} rewards against {tuple(groups.shape)} group numbers")
     rewards = rewards.double()
-    mean, std, place = _by_group(rewards, groups)
+    mean, std, place = by_group(rewards, groups)
     scale = rewards.std(correction=0) if global_std else std[place]
     return (rewards - mean[place]) / (scale + EPS)
 
@@ -53,7 +53,7 @@ class GroupStatistics(NamedTuple):
 def group_statistics(rewards: Tensor, groups: Tensor) -> GroupStatistics:
     """Statistics of rewards (B,) by ``groups`` (B,); a group counts as equal below a deviation of 1e-6."""
     rewards = rewards.double()
-    _, std, place = _by_group(rewards, groups)
+    _, std, place = by_group(rewards, groups)
     n = len(std)
     high = torch.full((n,), -torch.inf, dtype=rewards.dtype).scatter_reduce(0, place, rewards, "amax")
     low = torch.full((n,), torch.inf, dtype=rewards.dtype).scatter_reduce(0, place, rewards, "amin")

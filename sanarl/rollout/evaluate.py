@@ -34,12 +34,14 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Numbers of an evaluation, and what some of its samples look like (of this rank's)."""
+    """Numbers of an evaluation, its scores, and what some of its samples look like (of this rank's)."""
 
     metrics: dict[str, float]
     shown: Tensor  # (K, F, 3, H, W)
     prompts: list[str]  # K
     rewards: list[float] | None  # K
+    scores: dict[str, Tensor]  # the total under "reward" and every part beside it, each (n,); empty without rewards
+    groups: Tensor  # (n,) int64, number of the prompt
 
 
 def evaluate(policy: Policy, held_out: HeldOut, world: World) -> Evaluated:
@@ -61,11 +63,12 @@ def evaluate(policy: Policy, held_out: HeldOut, world: World) -> Evaluated:
     groups = torch.arange(n) // repeat
     thumbnails = gather_thumbnails(found, world, n)
     metrics = {f"eval/{name}": value for name, value in picture_statistics(thumbnails, groups).items()}
-    rewards = None
+    rewards, scores = None, dict[str, Tensor]()
     if held_out.scoring is not None:
-        metrics |= {f"eval/{name}": float(value.mean()) for name, value in gather_scores(found, world, n).items()}
+        scores = gather_scores(found, world, n)
+        metrics |= {f"eval/{name}": float(value.mean()) for name, value in scores.items()}
         rewards = found.scores.total[list(shown_rows)].tolist() if found.scores is not None else None
-    return Evaluated(metrics, found.shown, [request.prompts[row] for row in shown_rows], rewards)
+    return Evaluated(metrics, found.shown, [request.prompts[row] for row in shown_rows], rewards, scores, groups)
 
 
 def gather_thumbnails(found: Collected, world: World, n: int) -> Tensor:

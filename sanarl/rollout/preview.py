@@ -1,7 +1,9 @@
 """Sheets of samples for people to look at: captions above, scores below, the same noise in the same place."""
 
 import hashlib
+import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -58,23 +60,29 @@ def sheet(rows: list[tuple[str, list[tuple[Tensor, float | None]]]], path: Path,
     canvas.save(path)
 
 
-def singles(prompts: list[str], media: Tensor, folder: Path, fps: float) -> None:
+def singles(prompts: list[str], media: Tensor, rewards: Sequence[float | None], folder: Path, fps: float) -> None:
     """Write every sample in full size: pictures as PNG, clips as mp4.
 
     Args:
-        prompts: K captions. media: (K, F, 3, H, W).
-        folder: gets ``NUMBER_WORDS_HASH.png`` (or mp4); number and hash keep captions that begin alike apart.
+        prompts: K captions. media: (K, F, 3, H, W). rewards: K, None where nothing scored.
+        folder: gets ``NUMBER_WORDS_HASH.png`` (or mp4), where number and hash keep captions that begin alike apart, and
+            ``index.json``: a list of ``{"file", "prompt", "reward"}``, and ``fps``.
         fps: of clips.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for number, (prompt, sample) in enumerate(zip(prompts, media, strict=True)):
+    listed = []
+    for number, (prompt, sample, reward) in enumerate(zip(prompts, media, rewards, strict=True)):
         words = re.sub(r"[^a-z0-9]+", "-", prompt.lower()).strip("-")[:40].strip("-") or "prompt"
         digest = hashlib.blake2b(prompt.encode(), digest_size=4).hexdigest()
         stem = f"{number:03d}_{words}_{digest}"
+        file = folder / f"{stem}.{'png' if len(sample) == 1 else 'mp4'}"
         if len(sample) == 1:
-            to_image(sample[0]).save(folder / f"{stem}.png")
+            to_image(sample[0]).save(file)
         else:
-            write_mp4(sample, folder / f"{stem}.mp4", fps)
+            write_mp4(sample, file, fps)
+        listed.append({"file": file.name, "prompt": prompt, "reward": reward})
+    document = json.dumps({"fps": fps, "samples": listed}, ensure_ascii=False, indent=1)
+    (folder / "index.json").write_text(document + "\n", encoding="utf-8")
 
 
 def _fitted(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,8 @@ def _leaves(node: Any, prefix: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """config.toml, config.json (resolved), metrics.jsonl, best.json, log.txt, checkpoints/, safetensors/, samples/."""
+    """config.toml, config.json (resolved), metrics.jsonl, rewards.jsonl, events.jsonl, best.json, log.txt, checkpoints/,
+    safetensors/, samples/."""
 
     path: Path
 
@@ -68,6 +70,11 @@ class RunFolder:
     def metrics(self) -> Path:
         """``metrics.jsonl``, one line a step."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def rewards(self) -> Path:
+        """``rewards.jsonl``, the rewards of every prompt, a line for every rollout and evaluation."""
+        return self.path / "rewards.jsonl"
 
     @property
     def log(self) -> Path:
@@ -119,18 +126,21 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    def cut_metrics(self, step: int) -> None:
-        """Drop the lines of steps after ``step``: they will be made again."""
-        if not self.metrics.is_file():
-            return
-        kept = []
-        for line in self.metrics.read_text(encoding="utf-8").splitlines():
-            try:
-                if json.loads(line)["step"] <= step:
-                    kept.append(line + "\n")
-            except (ValueError, KeyError, TypeError):  # the line that a crash cut short
+    def cut_records(self, step: int) -> None:
+        """Drop the lines of steps after ``step`` from metrics.jsonl and rewards.jsonl: they will be made again."""
+        for path in (self.metrics, self.rewards):
+            if not path.is_file():
                 continue
-        self.metrics.write_text("".join(kept), encoding="utf-8")
+            kept = []
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+                try:
+                    if json.loads(line)["step"] <= step:
+                        kept.append(line + "\n")
+                except (ValueError, KeyError, TypeError):  # the line that a crash cut short
+                    continue
+            beside = path.with_name(f"{path.name}.cut")
+            beside.write_text("".join(kept), encoding="utf-8")
+            os.replace(beside, path)
 
 
 @dataclass(frozen=True)

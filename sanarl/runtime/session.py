@@ -11,12 +11,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from sanarl.errors import UserError
 from sanarl.files import remove_partial
 from sanarl.runtime import checkpoint
 from sanarl.runtime.checkpoint import Stateful
 from sanarl.runtime.console import Console
 from sanarl.runtime.folder import RunFolder
+from sanarl.runtime.records import Of, RewardLog
 from sanarl.runtime.signals import Signals
 from sanarl.runtime.track import Tracker
 from sanarl.runtime.world import World
@@ -97,6 +100,7 @@ class Session:
         self.folder, self.world, self.console, self.total = folder, world, console, total
         self.progress, self.signals = Progress(), signals or Signals()
         self._identity, self._saving, self._trackers, self._log_interval = identity, saving, trackers, log_interval
+        self._reward_log = RewardLog(folder.rewards)
         self._times: dict[str, float] = {}
         self._state: dict[str, Stateful] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -122,7 +126,7 @@ class Session:
             checkpoint.restore(resume_from, self._identity, self._state)
             self.console.line(f"resumed {resume_from} after step {self.progress.step}")
         if self.world.main:
-            self.folder.cut_metrics(self.progress.step if resume_from is not None else -1)
+            self.folder.cut_records(self.progress.step if resume_from is not None else -1)
             for parent in (self.folder.checkpoints, self.folder.exports):
                 remove_partial(parent)
                 for path in checkpoint.set_aside(parent, self.progress.step):
@@ -262,6 +266,11 @@ class Session:
         if step % self._log_interval == 0 or step == self.total or any(name.startswith("eval/") for name in metrics):
             self.console.metrics(step, self.total, metrics)
         self.console.progress(step, self.total)
+
+    def rewards(self, step: int, of: Of, prompts: list[str], groups: Tensor, scores: dict[str, Tensor]) -> None:
+        """Write the rewards of every prompt to rewards.jsonl; see ``RewardLog.write``."""
+        if self.world.main:
+            self._reward_log.write(step, of, prompts, groups, scores)
 
     def picture(self, step: int, name: str, path: Path) -> None:
         """Hand a picture file to the trackers."""

@@ -87,6 +87,8 @@ class Job:
             return {}
         with session.timed("evaluate"), self.policy.using(self.shown_values):
             found = evaluate(self.policy, self.held_out, session.world)
+        if found.scores:
+            session.rewards(step, "eval", self.held_out.prompts, found.groups, found.scores)
         if session.world.main:
             self._write_sheets(found, step, last)
         if "eval/reward" in found.metrics:
@@ -99,7 +101,7 @@ class Job:
         rows = [(c, [(m, s)]) for c, m, s in zip(found.prompts, found.shown, scores, strict=True)]
         path = folder / f"step_{step:06d}.png"
         preview.sheet(rows, path)
-        preview.singles(found.prompts, found.shown, folder / f"step_{step:06d}", self.fps)
+        preview.singles(found.prompts, found.shown, scores, folder / f"step_{step:06d}", self.fps)
         self.session.picture(step, "samples", path)
         if step == 0:
             self.before = found

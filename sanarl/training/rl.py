@@ -63,10 +63,11 @@ def train(job: Job, loader: Loader, scoring: Scoring | RemoteScoring, setup: Set
         session.log(0, metrics)
     for step in session.steps(job.export):
         with session.timed("step"):
-            request, groups = ask(loader, step, world, setup)  # data
+            request, groups, prompts = ask(loader, step, world, setup)  # data
             with session.timed("rollout"):
                 found = sample(job, request, scoring, step, setup)  # policy -> rollout
             scores = gather_scores(found, world, len(groups))  # reward
+            session.rewards(step, "train", prompts, groups, scores)
             advantages = group_advantages(scores["reward"], groups, setup.global_std)  # advantage
             with session.timed("train"):
                 updates = [
@@ -87,8 +88,11 @@ def train(job: Job, loader: Loader, scoring: Scoring | RemoteScoring, setup: Set
     return session.signals.exit_code
 
 
-def ask(loader: Loader, step: int, world: World, setup: Setup) -> tuple[Request, Tensor]:
-    """This rank's rows of a step, and the group of every row (B,); equal prompts of a step are one group."""
+def ask(loader: Loader, step: int, world: World, setup: Setup) -> tuple[Request, Tensor, list[str]]:
+    """This rank's rows of a step, the group of every row (B,), and the prompt of every group's number.
+
+    Equal prompts of a step are one group; it has the number of the first.
+    """
     prompts, size = setup.prompts_per_step, setup.group_size
     items = loader.take((step - 1) * prompts, range(prompts))
     first = {item["prompt"]: number for number, item in reversed(list(enumerate(items)))}
@@ -101,7 +105,7 @@ def ask(loader: Loader, step: int, world: World, setup: Setup) -> tuple[Request,
         ids=ids,
         groups=groups[ids],
     )
-    return request, groups
+    return request, groups, [item["prompt"] for item in items]
 
 
 def sample(job: Job, request: Request, scoring: Scoring | RemoteScoring, step: int, setup: Setup) -> Collected:

@@ -11,6 +11,7 @@ import torch
 from sanarl.config import Config, Loaded
 from sanarl.errors import UserError
 from sanarl.runtime import folder as folders
+from sanarl.runtime import records
 from sanarl.runtime.console import Console
 from sanarl.runtime.folder import Found, Identity, RunFolder
 from sanarl.runtime.session import Saving, Session
@@ -77,7 +78,7 @@ def _train(loaded: Loaded, made: Parts, resume: str | None, found: Found | None,
                 session.begin(job.state(), found.checkpoint if found else None, plan.save_bytes(made, job))
                 if world.main and found is not None:  # only now is it sure that this run goes on
                     folder.write_config(loaded.text, _identity(loaded.config))
-                return Outcome(_loop(made, job), folder.path)
+                return Outcome(_recorded(made, job), folder.path)
             finally:
                 session.close()
         except OSError as error:
@@ -94,6 +95,25 @@ def _loop(made: Parts, job: Job) -> int:
         if config.task == "nft":
             return rl.train(job, loader, made.training_rewards, settings.rl_setup(config, made.model.flow_shift))
         return sft_loop.train(job, loader, settings.sft_setup(config))
+
+
+def _recorded(made: Parts, job: Job) -> int:
+    """Run the loop, and note where, when and how it ended."""
+    session = job.session
+    if not session.world.main:
+        return _loop(made, job)
+    records.started(session.folder, session.world, session.progress.step, session.total)
+    try:
+        code = _loop(made, job)
+        finished = session.progress.step >= session.total
+        stop = session.signals.stop
+        why = "finished" if finished else stop.name if stop is not None else "train.max_hours"
+    except BaseException as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise
+    finally:
+        records.ended(session.folder, session.progress.step, why)
+    return code
 
 
 def _identity(config: Config) -> Identity:

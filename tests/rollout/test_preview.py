@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -67,16 +69,20 @@ def test_pictures_of_captions_that_begin_alike_do_not_overwrite_each_other(tmp_p
         ".",
     ]
     media = torch.rand(5, 1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    singles(prompts, media, tmp_path / "step", fps=16)
-    files = sorted((tmp_path / "step").iterdir())
+    singles(prompts, media, [0.5, None, 1.0, 0.0, 0.25], tmp_path / "step", fps=16)
+    files = sorted((tmp_path / "step").glob("*.png"))
     assert len(files) == 5
     assert [f.name[:4] for f in files] == ["000_", "001_", "002_", "003_", "004_"]
     found = opened(files[2])  # reference: the pixels that were given
     np.testing.assert_array_equal(found, (media[2, 0].permute(1, 2, 0) * 255).round().byte().numpy())
+    index = json.loads((tmp_path / "step" / "index.json").read_text(encoding="utf-8"))
+    assert [sample["file"] for sample in index["samples"]] == [f.name for f in files]
+    assert [sample["prompt"] for sample in index["samples"]] == prompts
+    assert [sample["reward"] for sample in index["samples"]] == [0.5, None, 1.0, 0.0, 0.25]
+    assert index["fps"] == 16
 
 
 def test_clips_are_written_as_mp4(tmp_path):
-    singles(["a red circle moving right"], torch.rand(1, 5, 3, 32, 32), tmp_path, fps=8)
-    (file,) = tmp_path.iterdir()
-    assert file.suffix == ".mp4"
+    singles(["a red circle moving right"], torch.rand(1, 5, 3, 32, 32), [None], tmp_path, fps=8)
+    (file,) = tmp_path.glob("*.mp4")
     assert file.stat().st_size > 500

@@ -102,12 +102,12 @@ def test_metrics_after_the_checkpoint_are_cut(tmp_path, tail):
     made = RunFolder(tmp_path)
     lines = [json.dumps({"step": step, "loss": 0.5}) + "\n" for step in (0, 1, 2, 3)]
     made.metrics.write_text("".join(lines) + tail)
-    made.cut_metrics(2)
+    made.cut_records(2)
     assert made.metrics.read_text() == "".join(lines[:3])
 
 
 def test_there_may_be_no_metrics_yet(tmp_path):
-    RunFolder(tmp_path).cut_metrics(2)
+    RunFolder(tmp_path).cut_records(2)
     assert not RunFolder(tmp_path).metrics.exists()
 
 

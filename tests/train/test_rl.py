@@ -42,9 +42,10 @@ def loader():
 def test_ranks_ask_for_all_rows_of_a_step_once(loader, size):
     # Reference: by hand. Step 2 takes items 3, 4 and 0 again: "a", "d", "a"; both "a" are one group.
     asked = [rl.ask(loader, 2, World(rank, size), SETUP) for rank in range(size)]
-    for _, groups in asked:
+    for _, groups, prompts in asked:
         assert groups.tolist() == [0] * 4 + [1] * 4 + [0] * 4
-    requests = [request for request, _ in asked]
+        assert prompts == ["a", "d", "a"]
+    requests = [request for request, _, _ in asked]
     assert [p for r in requests for p in r.prompts] == ["a"] * 4 + ["d"] * 4 + ["a"] * 4
     assert [m["number"] for r in requests for m in r.metadata] == [3] * 4 + [4] * 4 + [0] * 4
     assert [i for r in requests for i in r.ids.tolist()] == list(range(12))
@@ -104,7 +105,7 @@ def test_the_shares_of_all_ranks_add_up(size, loader):
     for rows in rl.slices(torch.arange(12) // 4, 1, SETUP):
         total = 0.0
         for rank in range(size):
-            request, _ = rl.ask(loader, 1, World(rank, size), SETUP)
+            request, _, _ = rl.ask(loader, 1, World(rank, size), SETUP)
             found = SimpleNamespace(rollout=rollout(request) if len(request.ids) else None)
             terms, share = rl.slice_terms(job, found, request, rows, torch.zeros(12), (0,), SETUP)
             assert (terms == ()) is (share == 0.0)
@@ -158,7 +159,7 @@ def test_a_step_taken_apart(train, tmp_path):
     policy.load_state_dict(torch.load(checkpoint, weights_only=True)["policy"])
     setup = settings.rl_setup(config, model.flow_shift)
     loader = Loader(load_module("sanarl.datasets.shapes").train(config), 0, True, 0, None, config.prompts_per_step)
-    request, groups = rl.ask(loader, 3, World(), setup)
+    request, groups, _ = rl.ask(loader, 3, World(), setup)
 
     def rewards_under(manager):
         with manager():

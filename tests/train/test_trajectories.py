@@ -171,7 +171,8 @@ def test_half_precision_weights_train(train):
 def test_a_run_leaves_its_files(train):
     run = train("nft", "logging.multi_modal_log_interval=2")
     names = {str(p.relative_to(run.folder)) for p in run.folder.rglob("*") if p.is_file()}
-    assert {"config.toml", "config.json", "metrics.jsonl", "log.txt", "samples/before_after.png"} <= names
+    assert {"config.toml", "config.json", "metrics.jsonl", "rewards.jsonl", "events.jsonl", "log.txt"} <= names
+    assert "samples/before_after.png" in names
     assert {f"samples/step_00000{i}.png" for i in (0, 2, 4)} <= names
     assert {f"samples/rollout_00000{i}.png" for i in (2, 4)} <= names
     assert {f"checkpoints/step_{i}/{n}" for i in (2, 4) for n in ("state.pt", "manifest.json")} <= names

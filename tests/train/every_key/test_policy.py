@@ -132,7 +132,7 @@ def test_frames_a_second(lab, monkeypatch):
     from sanarl.rollout import preview
 
     rates, singles = [], preview.singles
-    monkeypatch.setattr(preview, "singles", lambda *args: (rates.append(args[3]), singles(*args))[1])
+    monkeypatch.setattr(preview, "singles", lambda *args: (rates.append(args[4]), singles(*args))[1])
     lab.fresh("sft-lora", "validation.enable=true", "validation.val_before_train=false", f"{DIFFUSERS}.fps=7.5")
     assert rates == [7.5]
 
