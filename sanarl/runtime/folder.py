@@ -46,8 +46,11 @@ def _leaves(node: Any, prefix: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """config.toml, config.json (resolved), metrics.jsonl, rewards.jsonl, events.jsonl, best.json, log.txt, checkpoints/,
-    safetensors/, samples/."""
+    """The files and folders of one run.
+
+    config.toml, config.json (resolved), metrics.jsonl, rewards.jsonl, events.jsonl, best.json, log.txt, checkpoints/,
+    safetensors/, samples/.
+    """
 
     path: Path
 
