@@ -79,7 +79,7 @@ def _size(text: str, option: str) -> Size:
 
 def _clip(given: Given, config: Config | None) -> Clip | None:
     diffusers = config.policy.diffusers if config else None
-    frames = given.frames or (diffusers.train_frames if diffusers and diffusers.is_video else None)
+    frames = given.frames or (config.item_frames if config and config.modality == "video" else None)
     if frames is None:
         for name, value in (("--fps", given.fps), ("--short", given.short)):
             if value is not None:

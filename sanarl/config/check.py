@@ -63,7 +63,7 @@ def _model(config: Config, _: Set[str]) -> Iterator[Finding]:
         yield fault(key, f"found true; accepted false: {named} makes images", about)
     if config.family == "sana" and "video" in last and not is_video:
         yield fault(key, f"found false; accepted true: {named} makes video", about)
-    image_only = config.is_tiny or ("video" not in last and _IMAGE_ID.search(last) is not None)
+    image_only = "video" not in last and (config.is_tiny or _IMAGE_ID.search(last) is not None)
     if config.family == "sana" and image_only and is_video:
         yield fault(key, f"found true; accepted false: {named} makes images", about)
     if not config.policy.diffusers.sample.deterministic_sampling:

@@ -73,10 +73,8 @@ class DatasetModule:
         """
         source = self._call(self.get_dataset, "get_dataset", config)
         if config.train.train_policy.type == "sft":
-            media = config.policy.diffusers
-            frames = media.train_frames if media.is_video else 1
             check: Callable[[Any, int], Item] = partial(
-                checked_sft, module=self.name, sizes=settings.sizes(config), frames=frames
+                checked_sft, module=self.name, sizes=settings.sizes(config), frames=config.item_frames
             )
         else:
             check = partial(checked_rl, module=self.name)

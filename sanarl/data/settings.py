@@ -18,7 +18,7 @@ def sizes(config: Config) -> tuple[Size, ...]:
 def view(config: Config) -> View:
     """How media of a folder become what training takes."""
     data, diffusers = config.data, config.policy.diffusers
-    clip = Clip(diffusers.train_frames, diffusers.fps, data.short_clips) if diffusers.is_video else None
+    clip = Clip(diffusers.train_frames, diffusers.fps, data.short_clips) if config.modality == "video" else None
     return View(sizes(config), clip, colour(data.alpha_colour))
 
 

@@ -1,4 +1,6 @@
-"""The shapes world as a data set: pictures with captions for SFT, captions alone for RL and validation.
+"""The shapes world as a data set: pictures or clips with captions for SFT, captions alone for RL and validation.
+
+Video configurations get the world in motion.
 
 Nothing is read from disk: item i is a pure function of i, drawn when it is taken.
 """
@@ -7,32 +9,34 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from sanarl.errors import UserError
-from sanarl.shapes import captions, drawing
+from sanarl.shapes import captions, clips, drawing, motion
 
 if TYPE_CHECKING:
     from sanarl.config import Config
     from sanarl.config.schema.base import Dataset
 
-NUM_PICTURES = 4096
+NUM_MEDIA = 4096
 NUM_PROMPTS = 2048
 NUM_VALIDATION = 256
 
 
-class Pictures(Sequence[dict[str, Any]]):
-    """SFT items of the training captions: ``{"prompt", "media" (1, 3, size, size)}``.
+class Drawn(Sequence[dict[str, Any]]):
+    """SFT items of the training captions: ``{"prompt", "media" (frames, 3, size, size)}``.
 
     Args:
         size: Side of the pictures in pixels.
+        frames: 1 for pictures; of clips at least 2.
         n: How many items there are.
     """
 
-    def __init__(self, size: int = drawing.SIZE, n: int = NUM_PICTURES):
-        self.size, self.n = size, n
+    def __init__(self, size: int = drawing.SIZE, frames: int = 1, n: int = NUM_MEDIA):
+        self.size, self.frames, self.n = size, frames, n
 
     def __len__(self) -> int:
         return self.n
@@ -40,23 +44,29 @@ class Pictures(Sequence[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:  # type: ignore[override]  # slices are not offered
         if not -self.n <= index < self.n:
             raise IndexError(f"item {index} of {self.n}")
-        rng = random.Random(f"shapes picture {index % self.n}")  # a string seed is hashed, the same on every machine
-        prompt = captions.sample(captions.split("train"), 1, rng)[0]
-        picture = torch.from_numpy(drawing.render(prompt, rng, self.size))  # (H, W, 3)
-        return {"prompt": prompt, "media": picture.permute(2, 0, 1)[None].float() / 255}
+        if self.frames == 1:
+            rng = random.Random(f"shapes picture {index % self.n}")  # a string seed is hashed, everywhere the same
+            prompt = captions.sample(captions.split("train"), 1, rng)[0]
+            drawn = drawing.render(prompt, rng, self.size)[None]
+        else:
+            rng = random.Random(f"shapes clip {index % self.n}")
+            prompt = motion.sample(motion.split("train"), 1, rng)[0]
+            drawn = clips.render(prompt, rng, self.frames, self.size)
+        return {"prompt": prompt, "media": torch.from_numpy(drawn).permute(0, 3, 1, 2).float() / 255}  # (F, H, W, 3)
 
 
 def get_dataset(config: Config) -> Sequence[dict[str, Any]]:
-    """4096 pictures with captions for SFT, 2048 captions for RL, of the split "train" in the mix of kinds.
+    """4096 pictures or clips with captions for SFT, 2048 captions for RL, of the split "train" in the mix of kinds.
 
     Raises:
-        UserError: If policy.diffusers.inference_size is not a square of at least 32 pixels, or the dataset's keys ask
-            for another data set or for something else than its split "train".
+        UserError: If policy.diffusers.inference_size is not a square of at least 32 pixels, a clip has fewer than 5
+            frames, or the dataset's keys ask for another data set or for something else than its split "train".
     """
     _split(config.train.train_policy.dataset, "train.train_policy.dataset", ("train",))
     if config.train.train_policy.type == "sft":
-        return Pictures(_side(config))
-    prompts = captions.sample(captions.split("train"), NUM_PROMPTS, random.Random("shapes prompts"))
+        return Drawn(_side(config), _frames(config))
+    world = _world(config)
+    prompts = world.sample(world.split("train"), NUM_PROMPTS, random.Random("shapes prompts"))
     return [{"prompt": prompt, "metadata": {}} for prompt in prompts]
 
 
@@ -69,8 +79,13 @@ def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
         UserError: If there is no such split, or the dataset's keys ask for another data set.
     """
     which = _split(config.validation.dataset, "validation.dataset", ("dev", "test", "train"))
-    prompts = captions.balanced(which, config.validation.num_prompts or NUM_VALIDATION)
+    prompts = _world(config).balanced(which, config.validation.num_prompts or NUM_VALIDATION)
     return [{"prompt": prompt, "metadata": {}} for prompt in prompts]
+
+
+def _world(config: Config) -> ModuleType:
+    """Whose captions are asked for: those of pictures, or of clips."""
+    return motion if config.modality == "video" else captions
 
 
 def _split(dataset: Dataset, key: str, accepted: tuple[captions.Split, ...]) -> captions.Split:
@@ -93,3 +108,11 @@ def _side(config: Config) -> int:
         found = f"found [{height}, {width}]"
         raise UserError(f"policy.diffusers.inference_size: {found}; accepted for shapes: a square of 32 or more")
     return int(height)
+
+
+def _frames(config: Config) -> int:
+    if config.modality == "video" and config.item_frames < 2:
+        raise UserError(
+            f"policy.diffusers.train_frames: found {config.item_frames}; accepted for shapes in motion: 5 or more"
+        )
+    return config.item_frames

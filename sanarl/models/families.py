@@ -3,14 +3,29 @@
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
+from sanarl.errors import UserError
+
 Modality = Literal["image", "video"]
 
 
 class Family(NamedTuple):
     """Where a family's class is, imported on use, and what the family makes."""
 
+    pipeline: str
     path: str
     modality: Modality
+
+    def check(self, asked: Modality, name: str) -> None:
+        """That a model named ``name`` makes what was asked for.
+
+        Raises:
+            UserError: when it does not.
+        """
+        if self.modality != asked:
+            raise UserError(
+                f"policy.diffusers.is_video: {str(asked == 'video').lower()}, but {name} is a {self.pipeline}, "
+                f"which makes {self.modality}"
+            )
 
     def wrapper(self) -> Any:
         """The class that wraps a pipeline of this family."""
@@ -19,6 +34,9 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
-    "SanaPipeline": Family("sanarl.models.sana:Sana", "image"),
-    "SanaVideoPipeline": Family("sanarl.models.sana:Sana", "video"),
+    family.pipeline: family
+    for family in (
+        Family("SanaPipeline", "sanarl.models.sana:Sana", "image"),
+        Family("SanaVideoPipeline", "sanarl.models.sana:Sana", "video"),
+    )
 }

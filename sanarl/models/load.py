@@ -16,8 +16,6 @@ from sanarl.models import tiny
 from sanarl.models.base import FlowModel
 from sanarl.models.families import FAMILIES, Modality
 
-EMBEDDED = ("tiny-image",)
-
 
 @dataclass(frozen=True)
 class ModelSettings:
@@ -52,20 +50,16 @@ def load_model(settings: ModelSettings, device: torch.device) -> FlowModel:
             that it cannot have.
     """
     name = settings.name_or_path
-    if settings.revision is not None and (name in EMBEDDED or Path(name).is_dir()):
+    if settings.revision is not None and (name in tiny.NAMES or Path(name).is_dir()):
         raise UserError(
             f"policy.model_revision: found {settings.revision!r}, but {name} is no hub id and has no revisions; "
             "leave the key out"
         )
     diffusers_logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
-    pipeline = tiny.load_pipeline(name, settings.dtypes) if name in EMBEDDED else _from_pretrained(settings)
+    pipeline = tiny.load_pipeline(name, settings.dtypes) if name in tiny.NAMES else _from_pretrained(settings)
     family = FAMILIES[type(pipeline).__name__]
-    if family.modality != settings.modality:
-        raise UserError(
-            f"policy.diffusers.is_video: {str(settings.modality == 'video').lower()}, but {name} is a "
-            f"{type(pipeline).__name__}, which makes {family.modality}"
-        )
+    family.check(settings.modality, name)
     model = family.wrapper()(
         pipeline,
         size=settings.size,
@@ -116,7 +110,7 @@ def _index(name: str, revision: str | None) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(
             f"policy.model_name_or_path: {name} is neither a local folder nor a pipeline that the hub gives "
-            f"({_first_line(error)}); embedded models: {', '.join(EMBEDDED)}"
+            f"({_first_line(error)}); embedded models: {', '.join(tiny.NAMES)}"
         ) from error
 
 

@@ -1,7 +1,9 @@
 """The embedded default: a SANA small enough for one CPU core, of the classes that the large ones use.
 
 ``tiny-image`` draws the shapes world (:mod:`sanarl.shapes`) at 64x64; its weights lie in the package and
-``recipes/tiny_image.py`` makes them again. :func:`random_pipeline` is smaller still and untrained: for tests.
+``recipes/tiny_image.py`` makes them again.
+``tiny-video`` is described in :mod:`sanarl.models.tiny_video`. :func:`random_pipeline` and
+:func:`random_video_pipeline` are smaller still and untrained: for tests.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from transformers import Gemma2Config, Gemma2Model, GemmaTokenizer
 from sanarl.errors import UserError
 from sanarl.shapes.captions import Captions, all_prompts
 
-NAMES = ("tiny-image",)
-"""Embedded models that :func:`load_pipeline` knows."""
+NAMES = {"tiny-image": SanaPipeline, "tiny-video": SanaVideoPipeline}
+"""Embedded models that :func:`load_pipeline` knows, and their pipelines."""
 
 IMAGE_SIZE = 64
 """Side of the pictures that ``tiny-image`` was trained on."""
@@ -272,19 +274,24 @@ def random_video_pipeline(seed: int = 0, *, flow_shift: float = 1.0, learned_sig
 
 def load_pipeline(
     name: str = "tiny-image", dtype: torch.dtype | dict[str, torch.dtype] = torch.float32
-) -> SanaPipeline:
+) -> SanaPipeline | SanaVideoPipeline:
     """Load an embedded pipeline from the package; no network is used.
 
     Args:
-        name: ``tiny-image``.
+        name: ``tiny-image`` or ``tiny-video``.
         dtype: Type of the weights, which are stored as float16; or one for each part, with a ``default``.
 
     Raises:
-        UserError: There is no embedded model of that name.
+        UserError: There is no embedded model of that name, or its weights are not in this installation.
     """
     if name not in NAMES:
         raise UserError(f"no embedded model is named {name!r}; accepted: {', '.join(NAMES)}")
     with resources.as_file(resources.files("sanarl") / "assets" / name) as folder:
-        pipeline = SanaPipeline.from_pretrained(folder, local_files_only=True, dtype=dtype)
+        if not (folder / "model_index.json").is_file():
+            raise UserError(
+                f"{name}: found no model in {folder}; this installation lacks its weights: install the package again, "
+                f"or make them with recipes/{name.replace('-', '_')}.py of the source"
+            )
+        pipeline = NAMES[name].from_pretrained(folder, local_files_only=True, dtype=dtype)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline

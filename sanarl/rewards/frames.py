@@ -1,7 +1,7 @@
 """Between media and what image models take: 8-bit frames of pictures and clips, in batches, each distinct text once."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -48,7 +48,21 @@ def chosen_frames(count: int, frames: int) -> list[int]:
     return [round(i * (count - 1) / (frames - 1)) for i in range(frames)]
 
 
+OverFrames = Literal["mean", "min"]
+"""What the scores of a clip's frames become: their mean, or the smallest, so that the worst frame counts."""
+
 T = TypeVar("T")
+
+
+def over_frames_named(name: str) -> OverFrames:
+    """A scorer's ``over_frames`` argument.
+
+    Raises:
+        UserError: For another name.
+    """
+    if name == "mean" or name == "min":
+        return name
+    raise UserError(f"over_frames: found {name!r}; accepted: mean, min")
 
 
 def framewise(
@@ -57,8 +71,9 @@ def framewise(
     frames: int,
     batch_size: int,
     score: Callable[[Tensor, list[T]], Tensor],
+    over: OverFrames = "mean",
 ) -> Tensor:
-    """Score pictures, or clips by the mean over some of their frames.
+    """Score pictures, or clips by the mean or the minimum over some of their frames.
 
     Args:
         media: (B, F, 3, H, W) in [0, 1].
@@ -66,6 +81,7 @@ def framewise(
         frames: Frames of a clip that are scored; see :func:`chosen_frames`.
         batch_size: Frames that ``score`` gets at once.
         score: uint8 (N, 3, H, W) and N of what is asked -> (N, ...).
+        over: What the frames' scores become; of several numbers a frame, each on its own.
 
     Returns:
         (B, ...) float32 on the media's device; (0,) for no media.
@@ -79,7 +95,8 @@ def framewise(
     ]
     if not parts:
         return torch.zeros(0, device=media.device)
-    return torch.cat(parts).unflatten(0, (len(asked), -1)).mean(1)
+    frame_scores = torch.cat(parts).unflatten(0, (len(asked), -1))  # (B, frames, ...)
+    return frame_scores.mean(1) if over == "mean" else frame_scores.amin(1)
 
 
 def each_once(texts: Sequence[str], encode: Callable[[list[str]], Tensor]) -> Tensor:

@@ -1,4 +1,7 @@
-"""Sheets of samples for people to look at: captions above, scores below, the same noise in the same place."""
+"""Sheets of samples for people to look at: captions above, scores below, the same noise in the same place.
+
+Of a clip a sheet shows a few frames from the first to the last, side by side.
+"""
 
 import hashlib
 import json
@@ -10,10 +13,12 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from sanarl.rewards.frames import chosen_frames
 from sanarl.rollout.clips import write_mp4
 
 GAP, TEXT = 6, 12
 SHOWN_EDGE = 384  # no picture on a sheet is larger
+STILLS = 4  # frames of a clip on a sheet
 
 
 def to_image(frame: Tensor) -> Image.Image:
@@ -23,9 +28,13 @@ def to_image(frame: Tensor) -> Image.Image:
 
 
 def _cell(media: Tensor, edge: int) -> Image.Image:
-    """The first frame with its longer side ``edge`` pixels; small pictures are enlarged without smoothing."""
-    picture = to_image(media[0])
-    scale = edge / max(picture.size)
+    """What a sheet shows of (F, 3, H, W), frames with their longer side ``edge`` pixels.
+
+    Small pictures are enlarged without smoothing.
+    """
+    shown = media[chosen_frames(len(media), STILLS)]
+    picture = to_image(torch.cat(list(shown), dim=-1))  # side by side
+    scale = edge / max(media.shape[-2:])
     size = (max(round(picture.width * scale), 1), max(round(picture.height * scale), 1))
     return picture.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)
 
@@ -37,22 +46,25 @@ def sheet(rows: list[tuple[str, list[tuple[Tensor, float | None]]]], path: Path,
         rows: for every entry a caption and its samples, each (media (F, 3, H, W), score or None), side by side:
             one sample, or before and after.
         path: the file; its folder is made.
-        columns: entries in a row of the sheet.
+        columns: pictures in a row of the sheet; of clips fewer fit.
     """
     if not rows:
         return
-    edge = min(max(128, *rows[0][1][0][0].shape[-2:]), SHOWN_EDGE)
+    first = rows[0][1][0][0]
+    stills = min(len(first), STILLS)
+    edge = min(max(128, *first.shape[-2:]), SHOWN_EDGE) if stills == 1 else 128
     font = ImageFont.load_default(size=TEXT)
     across = max(len(samples) for _, samples in rows)
-    width, height = across * (edge + 2) + GAP, edge + 2 * (TEXT + 4) + GAP
-    columns = min(columns, len(rows))
+    broad = stills * edge * first.shape[-1] // max(first.shape[-2:]) if stills > 1 else edge
+    width, height = across * (broad + 2) + GAP, edge + 2 * (TEXT + 4) + GAP
+    columns = min(max(columns // stills, 1), len(rows))
     canvas = Image.new("RGB", (columns * width + GAP, -(-len(rows) // columns) * height + GAP), "white")
     pen = ImageDraw.Draw(canvas)
     for number, (caption, samples) in enumerate(rows):
         left, top = GAP + number % columns * width, GAP + number // columns * height
         pen.text((left, top), _fitted(caption, font, width - GAP), fill="black", font=font)
         for place, (media, score) in enumerate(samples):
-            x = left + place * (edge + 2)
+            x = left + place * (broad + 2)
             canvas.paste(_cell(media, edge), (x, top + TEXT + 4))
             if score is not None:
                 pen.text((x, top + edge + TEXT + 6), f"{score:.2f}", fill="black", font=font)
@@ -60,7 +72,7 @@ def sheet(rows: list[tuple[str, list[tuple[Tensor, float | None]]]], path: Path,
     canvas.save(path)
 
 
-def singles(prompts: list[str], media: Tensor, rewards: Sequence[float | None], folder: Path, fps: float) -> None:
+def singles(prompts: list[str], media: Tensor, rewards: Sequence[float | None], folder: Path, fps: float) -> list[Path]:
     """Write every sample in full size: pictures as PNG, clips as mp4.
 
     Args:
@@ -68,21 +80,36 @@ def singles(prompts: list[str], media: Tensor, rewards: Sequence[float | None], 
         folder: gets ``NUMBER_WORDS_HASH.png`` (or mp4), where number and hash keep captions that begin alike apart, and
             ``index.json``: a list of ``{"file", "prompt", "reward"}``, and ``fps``.
         fps: of clips.
+
+    Returns:
+        the clips among the files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    listed = []
+    clips, listed = films(prompts, media, folder, fps), []
     for number, (prompt, sample, reward) in enumerate(zip(prompts, media, rewards, strict=True)):
-        words = re.sub(r"[^a-z0-9]+", "-", prompt.lower()).strip("-")[:40].strip("-") or "prompt"
-        digest = hashlib.blake2b(prompt.encode(), digest_size=4).hexdigest()
-        stem = f"{number:03d}_{words}_{digest}"
-        file = folder / f"{stem}.{'png' if len(sample) == 1 else 'mp4'}"
+        file = _file(folder, number, prompt, sample)
         if len(sample) == 1:
             to_image(sample[0]).save(file)
-        else:
-            write_mp4(sample, file, fps)
         listed.append({"file": file.name, "prompt": prompt, "reward": reward})
     document = json.dumps({"fps": fps, "samples": listed}, ensure_ascii=False, indent=1)
     (folder / "index.json").write_text(document + "\n", encoding="utf-8")
+    return clips
+
+
+def films(prompts: list[str], media: Tensor, folder: Path, fps: float) -> list[Path]:
+    """Write clips under the names that ``singles`` gives them, and nothing of pictures."""
+    clips = []
+    for number, (prompt, sample) in enumerate(zip(prompts, media, strict=True)):
+        if len(sample) > 1:
+            clips.append(_file(folder, number, prompt, sample))
+            write_mp4(sample, clips[-1], fps)
+    return clips
+
+
+def _file(folder: Path, number: int, prompt: str, sample: Tensor) -> Path:
+    words = re.sub(r"[^a-z0-9]+", "-", prompt.lower()).strip("-")[:40].strip("-") or "prompt"
+    digest = hashlib.blake2b(prompt.encode(), digest_size=4).hexdigest()
+    return folder / f"{number:03d}_{words}_{digest}.{'png' if len(sample) == 1 else 'mp4'}"
 
 
 def _fitted(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:

@@ -277,6 +277,11 @@ class Session:
         for tracker in self._trackers:
             tracker.picture(step, name, path)
 
+    def clips(self, step: int, name: str, paths: list[Path]) -> None:
+        """Hand video files to the trackers; there may be none."""
+        for tracker in self._trackers if paths else ():
+            tracker.clips(step, name, paths)
+
     def close(self) -> None:
         """Finish the checkpoint that is being written; end trackers and the bar."""
         self._writer.shutdown()

@@ -48,8 +48,6 @@ def refuse_unsupported(config: Config) -> None:
             f"policy.model_name_or_path: {config.policy.model_name_or_path} is a Stable Diffusion 3 model; "
             "that family is not there yet, SANA is"
         )
-    if config.modality == "video":
-        faults.append("policy.diffusers.is_video: true; video is not there yet, images are")
     if faults:
         raise UserError("this version cannot train that preset:\n" + "\n".join(f"  {fault}" for fault in faults))
 
@@ -82,9 +80,8 @@ class Parts:
         if self.config.task == "nft":
             first = self.dataset[0]
             samples[_training_rewards(self.config)] = first["prompt"], first["metadata"]
-        diffusers = self.config.policy.diffusers
-        frames = diffusers.inference_frames if self.config.modality == "video" else 1
-        media = trial_media(diffusers.inference_size, frames, self.world.device)
+        size = self.config.policy.diffusers.inference_size
+        media = trial_media(size, self.config.sample_frames, self.world.device)
         return [
             line
             for which, (prompt, metadata) in samples.items()
@@ -128,7 +125,7 @@ class Parts:
             held_out=self.held_out,
             eval_every=config.validation.freq,
             eval_first=config.validation.val_before_train,
-            card=Card(config, self.model.flow_shift),
+            card=Card(config, self.model.flow_shift, type(self.model.pipeline).__name__),
             fps=config.policy.diffusers.fps,
         )
 

@@ -16,6 +16,8 @@ class Card:
 
     config: Config
     flow_shift: float
+    pipeline: str
+    """Name of the diffusers pipeline that the model is of."""
 
     def text(self, progress: Progress) -> str:
         """The card as Markdown with the hub's front matter.
@@ -26,7 +28,7 @@ class Card:
         config = self.config
         base = config.policy.model_name_or_path
         lora = config.policy.lora
-        tags = ["sanarl", "text-to-image", *(["lora"] if lora is not None else [])]
+        tags = ["sanarl", f"text-to-{config.modality}", *(["lora"] if lora is not None else [])]
         rows = [
             ("task", config.task),
             ("base model", base),
@@ -79,7 +81,7 @@ class Card:
         height, width = diffusers.inference_size
         base = config.policy.model_name_or_path
         if config.policy.lora is None:
-            load = 'from diffusers import SanaPipeline\n\npipe = SanaPipeline.from_pretrained("PATH")\n'
+            load = f'from diffusers import {self.pipeline}\n\npipe = {self.pipeline}.from_pretrained("PATH")\n'
         elif config.is_tiny:
             load = (
                 "from sanarl.models.tiny import load_pipeline\n\n"
@@ -87,14 +89,25 @@ class Card:
             )
         else:
             load = (
-                "import torch\nfrom diffusers import SanaPipeline\n\n"
-                f'pipe = SanaPipeline.from_pretrained("{base}", dtype=torch.bfloat16)\npipe.load_lora_weights("PATH")\n'
+                f"import torch\nfrom diffusers import {self.pipeline}\n\n"
+                f'pipe = {self.pipeline}.from_pretrained("{base}", dtype=torch.bfloat16)\n'
+                'pipe.load_lora_weights("PATH")\n'
             )
         instruction = "" if diffusers.complex_human_instruction else "complex_human_instruction=None, "
         shift = self.flow_shift if sample.flow_shift is None else sample.flow_shift
-        return load + (
-            f"# Trained and evaluated with {sample.solver} steps at shift {shift:g}.\n"
-            f'pipe("a prompt", height={height}, width={width}, num_inference_steps={steps}, '
+        clip = config.modality == "video"
+        frames = f"frames={config.sample_frames}, " if clip else ""
+        prompt = "a prompt" if diffusers.motion_score is None else f"a prompt motion score: {diffusers.motion_score}."
+        call = (
+            f'pipe("{prompt}", height={height}, width={width}, {frames}num_inference_steps={steps}, '
             f"guidance_scale={sample.guidance_scale:g},\n     max_sequence_length={diffusers.max_prompt_length}, "
-            f'{instruction}use_resolution_binning=False).images[0].save("picture.png")\n'
+            f"{instruction}use_resolution_binning=False)"
         )
+        if clip:
+            use = (
+                f"from diffusers.utils import export_to_video\n\nclip = {call}.frames[0]\n"
+                f'export_to_video(clip, "clip.mp4", fps={diffusers.fps:g})\n'
+            )
+        else:
+            use = f'{call}.images[0].save("picture.png")\n'
+        return f"{load}# Trained and evaluated with {sample.solver} steps at shift {shift:g}.\n{use}"

@@ -101,8 +101,9 @@ class Job:
         rows = [(c, [(m, s)]) for c, m, s in zip(found.prompts, found.shown, scores, strict=True)]
         path = folder / f"step_{step:06d}.png"
         preview.sheet(rows, path)
-        preview.singles(found.prompts, found.shown, scores, folder / f"step_{step:06d}", self.fps)
+        clips = preview.singles(found.prompts, found.shown, scores, folder / f"step_{step:06d}", self.fps)
         self.session.picture(step, "samples", path)
+        self.session.clips(step, "sample_clips", clips)
         if step == 0:
             self.before = found
         elif last and self.before is not None:

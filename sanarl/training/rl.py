@@ -183,7 +183,7 @@ def picture_metrics(found: Collected, groups: Tensor, world: World) -> dict[str,
 
 
 def show(job: Job, found: Collected, request: Request, step: int, setup: Setup) -> None:
-    """Write a sheet of the step's first group, when one is due."""
+    """Write a sheet of the step's first group, and its clips, when they are due."""
     session = job.session
     if not setup.shows(step) or not session.world.main or found.scores is None:
         return
@@ -192,3 +192,5 @@ def show(job: Job, found: Collected, request: Request, step: int, setup: Setup) 
     path = session.folder.samples / f"rollout_{step:06d}.png"
     preview.sheet(rows, path, columns=8)
     session.picture(step, "rollout", path)
+    clips = preview.films([prompt for prompt, _ in rows], found.shown, path.with_suffix(""), job.fps)
+    session.clips(step, "rollout_clips", clips)

@@ -10,7 +10,7 @@ from sanarl.config import load as load_config
 from sanarl.data.module import load
 from sanarl.data.prompts import read_metadata, read_prompts
 from sanarl.errors import UserError
-from sanarl.shapes import captions, scoring
+from sanarl.shapes import captions, clips, motion, scoring
 
 TRAIN, VALIDATION = "train.train_policy.dataset", "validation.dataset"
 
@@ -84,6 +84,39 @@ def test_shapes_faults():
     assert "accepted for shapes: 'train'" in page(module.train, nft(train__train_policy__dataset__split="test"))
     wide = sft(policy__diffusers__inference_size=[64, 96])
     assert "found [64, 96]; accepted for shapes: a square" in page(module.train, wide)
+
+
+# ------------------------------------------------------------------ shapes in motion
+
+
+@pytest.mark.parametrize("frames", [9, 13])
+def test_shapes_clips_show_what_they_say(frames):
+    """Reference: the reward of the world in motion."""
+    items = load("sanarl.datasets.shapes").train(config("tiny-video-sft", policy__diffusers__train_frames=frames))
+    assert len(items) == 4096
+    train = {p for kind in motion.split("train").values() for p in kind}
+    for i in (0, 1, 2, 2000, -1):
+        item = items[i]
+        assert item["prompt"] in train
+        assert item["media"].shape == (frames, 3, 64, 64)
+        clip = (item["media"] * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+        assert clips.score(clip, item["prompt"])["strict"] == 1
+
+
+def test_shapes_captions_of_video_are_those_of_motion():
+    items = list(load("sanarl.datasets.shapes").train(config("tiny-video-nft")))
+    train = {p for kind in motion.split("train").values() for p in kind}
+    assert len(items) == 2048
+    assert {item["prompt"] for item in items} <= train
+    held_out = load("sanarl.datasets.shapes").validation(config("tiny-video-nft", validation__num_prompts=40))
+    assert [item["prompt"] for item in held_out] == motion.balanced("test", 40)
+
+
+def test_shapes_in_motion_need_frames():
+    still = config("tiny-video-sft", policy__diffusers__train_frames=1)
+    assert "train_frames: found 1; accepted for shapes in motion: 5 or more" in page(
+        load("sanarl.datasets.shapes").train, still
+    )
 
 
 # ------------------------------------------------------------------ folders of pictures

@@ -114,8 +114,8 @@ def test_the_empty_prompt_keeps_one_token_and_other_words_fall_back_to_letters()
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(UserError, match="'tiny-video'; accepted: tiny-image"):
-        load_pipeline("tiny-video")
+    with pytest.raises(UserError, match="'tiny-vid'; accepted: tiny-image, tiny-video"):
+        load_pipeline("tiny-vid")
 
 
 def test_packaged_files_are_small_and_no_more_than_needed():
@@ -180,3 +180,9 @@ def test_stock_pipeline_draws_what_captions_ask_for(packaged):
     assert np.mean(rewards) == pytest.approx(0.449, abs=0.03)
     others = [score(picture, prompt)["reward"] for picture, prompt in zip(pictures, prompts[::-1], strict=True)]
     assert np.mean(others) < 0.2  # measured 0.115: pictures follow their own caption
+
+
+def test_an_embedded_model_without_weights_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.resources.files", lambda _: tmp_path)
+    with pytest.raises(UserError, match=r"tiny-video: found no model in .*recipes/tiny_video\.py"):
+        load_pipeline("tiny-video")

@@ -10,7 +10,7 @@ import torch
 from sanarl.errors import UserError
 from sanarl.rewards import NOT_YET, TABLE, build
 from sanarl.rewards.weights import ALIASES, needed
-from sanarl.shapes import captions, drawing, scoring
+from sanarl.shapes import captions, clips, drawing, scoring
 
 MINE = """
 import torch
@@ -180,13 +180,28 @@ def test_pixels_are_rounded_and_clamped_as_a_saved_picture_would_be():
     assert build({"shapes": 1.0})(media * 1.2 - 0.1, ["a red circle"], [{}]).total.tolist() == [1]
 
 
+def test_shapes_scores_clips_by_what_moves_where():
+    # Reference: the clip that the renderer drew is right; played backwards half of the reward is lost.
+    prompt = "a red circle moving right"
+    clip = torch.from_numpy(clips.render(prompt, random.Random(0))).permute(0, 3, 1, 2)[None] / 255
+    reward = build({"shapes": 1.0})
+    assert reward(clip, [prompt], [{}]).total.tolist() == [1]
+    assert reward(clip.flip(1), [prompt], [{}]).total.tolist() == [0.5]
+    assert reward(clip.flip(1), [prompt.replace("right", "left")], [{}]).total.tolist() == [1]
+
+
 @pytest.mark.parametrize(
     ("media", "prompts", "expected"),
     [
         (
             torch.zeros(2, 5, 3, 64, 64),
             ["a red circle"] * 2,
-            "reward 'shapes': found clips of 5 frames; accepted: pictures",
+            "reward 'shapes': prompt 'a red circle' cannot be scored: not a caption of the shapes world in motion",
+        ),
+        (
+            torch.zeros(1, 2, 3, 64, 64),
+            ["a red circle moving up"],
+            "expected a clip (F, H, H, 3) of at least 3 frames",
         ),
         (torch.full((1, 1, 3, 64, 64), torch.nan), ["a red circle"], "found NaN or infinity in the picture for prompt"),
         (torch.zeros(2, 1, 3, 64, 64), ["a red circle", "a cat"], "prompt 'a cat' cannot be scored: not a caption"),

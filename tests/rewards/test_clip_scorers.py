@@ -162,6 +162,21 @@ def test_a_file_that_is_no_checkpoint_is_named(tmp_path, tiny_open_clip):
         HPSv2(model_path=str(tmp_path / "x.pt"), architecture=tiny_open_clip[0])
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_the_worst_frame_counts_when_asked_for(name, scorers, pictures, prompts):
+    # Reference: the smallest of the frames' own scores.
+    scorer = scorers(name, frames=4, over_frames="min")
+    score = scorer(pictures.transpose(0, 1), prompts[:1], [{}])
+    each = scorer(pictures, prompts[:1] * 4, NONE)
+    assert each.std() > 0
+    torch.testing.assert_close(score, each.min()[None], rtol=1e-5, atol=1e-6)
+
+
+def test_an_unknown_rule_for_frames_is_refused(scorers):
+    with pytest.raises(UserError, match="over_frames: found 'max'; accepted: mean, min"):
+        scorers("pickscore", over_frames="max")
+
+
 def test_chosen_frames():
     """Reference: by hand."""
     assert frames.chosen_frames(1, 8) == [0]

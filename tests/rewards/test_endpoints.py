@@ -234,8 +234,10 @@ def test_hpsv3(serve, pictures, prompts):
     scores = HPSv3(f"{serve(answer)}/api/reward", batch_size=3)(pictures, prompts, NONE)
     torch.testing.assert_close(scores, pictures.flatten(1).mean(1), rtol=1e-5, atol=1e-5)
     assert held["seen"] == ({"hpsv3": 1.0}, "image", (1, 40, 56, 3), None)
-    with pytest.raises(UserError, match="found clips of 4 frames"):
-        HPSv3("http://127.0.0.1:9")(pictures.transpose(0, 1), ["a"], [{}])
+    clip = pictures.transpose(0, 1)  # of four frames; reference: their mean and their minimum
+    for over, wanted in (("mean", pictures.mean()), ("min", pictures.flatten(1).mean(1).min())):
+        score = HPSv3(f"{serve(answer)}/api/reward", over_frames=over)(clip, ["a"], [{}])
+        torch.testing.assert_close(score, wanted[None], rtol=1e-5, atol=1e-5)
 
 
 def test_dance_grpo(serve, pictures):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sanarl.rollout.preview import GAP, TEXT, sheet, singles, to_image
+from sanarl.rollout.preview import GAP, TEXT, films, sheet, singles, to_image
 
 
 def picture(colour, height=64, width=64):
@@ -83,6 +83,26 @@ def test_pictures_of_captions_that_begin_alike_do_not_overwrite_each_other(tmp_p
 
 
 def test_clips_are_written_as_mp4(tmp_path):
-    singles(["a red circle moving right"], torch.rand(1, 5, 3, 32, 32), [None], tmp_path, fps=8)
-    (file,) = tmp_path.glob("*.mp4")
-    assert file.stat().st_size > 500
+    prompts, media = ["a red circle moving right"], torch.rand(1, 5, 3, 32, 32)
+    for found in (films(prompts, media, tmp_path / "a", fps=8), singles(prompts, media, [None], tmp_path / "b", fps=8)):
+        (file,) = found
+        assert file.suffix == ".mp4"
+        assert file.stat().st_size > 500
+    assert len(list((tmp_path / "a").iterdir())) == 1
+    assert json.loads((tmp_path / "b" / "index.json").read_text())["samples"][0]["file"] == file.name
+
+
+def test_pictures_are_no_films(tmp_path):
+    assert films(["a"], torch.rand(1, 1, 3, 8, 8), tmp_path / "films", fps=8) == []
+    assert singles(["a"], torch.rand(1, 1, 3, 8, 8), [None], tmp_path / "singles", fps=8) == []
+    assert not (tmp_path / "films").exists()
+
+
+def test_a_sheet_of_clips_shows_frames_from_the_first_to_the_last(tmp_path):
+    # Reference: of nine frames, numbers 0, 3, 5 and 8, each enlarged to 128 pixels across.
+    levels = torch.linspace(0, 0.8, 9).view(9, 1, 1, 1).expand(9, 3, 32, 64)
+    sheet([("a clip", [(levels, 0.5), (levels, 0.5)])] * 2, tmp_path / "a.png")
+    pixels = opened(tmp_path / "a.png")
+    assert pixels.shape[1] == 2 * (4 * 128 + 2) + 2 * GAP  # before and after; one clip in a row of the sheet
+    row = pixels[GAP + TEXT + 4 + 32, GAP : GAP + 512 : 64, 0]
+    np.testing.assert_allclose(row / 255, [0, 0, 0.3, 0.3, 0.5, 0.5, 0.8, 0.8], atol=0.005)

@@ -128,7 +128,6 @@ def clips(tmp_path_factory):
 
 def test_videos_train(clips, tmp_path, toml, run_text):
     """mp4 files of several rates, two of them rotated, through the loop of a video model."""
-    from sanarl.errors import UserError
     from sanarl.models.tiny import random_video_pipeline
 
     random_video_pipeline(0, flow_shift=3.0).save_pretrained(tmp_path / "model")
@@ -148,10 +147,5 @@ def test_videos_train(clips, tmp_path, toml, run_text):
         "train.train_batch_per_replica=4",
         "train.max_num_steps=2",
     ]
-    try:
-        found = run_text(text, tmp_path / "out", *keys, module=PAIRS)
-    except UserError as error:
-        if "video is not there yet" in str(error):
-            pytest.skip("this version does not train video")
-        raise
+    found = run_text(text, tmp_path / "out", *keys, module=PAIRS)
     assert [line["step"] for line in found.metrics] == [1, 2]

@@ -168,7 +168,8 @@ class Policy(Table):
     """The model that is trained."""
 
     model_name_or_path: Text
-    """A diffusers pipeline: hub id or local folder; "tiny-image" is the small model inside this package."""
+    """A diffusers pipeline: hub id or local folder; "tiny-image" and "tiny-video" are the small models inside this
+    package."""
     is_diffusers: Literal[True]
     """Must be true: tells diffusion presets from those for language models."""
     model_revision: Text | None = None

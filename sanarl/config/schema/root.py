@@ -17,7 +17,7 @@ from sanarl.config.schema.rollout import Rollout
 from sanarl.config.schema.train import GRPOConfig, SFTConfig, Train
 from sanarl.config.schema.validation import Validation
 
-TINY = ("tiny-image",)
+TINY = ("tiny-image", "tiny-video")
 """Models inside this package."""
 
 MAY_CHANGE = (

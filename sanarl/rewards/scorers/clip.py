@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sanarl.rewards import weights
-from sanarl.rewards.frames import dtype_named, each_once, framewise
+from sanarl.rewards.frames import dtype_named, each_once, framewise, over_frames_named
 
 _TOKENS = 77  # CLIP's longest text
 
@@ -79,6 +79,7 @@ class PickScore:
         dtype: float32, bfloat16 or float16.
         batch_size: Pictures of one forward pass.
         frames: Frames of a clip that are scored.
+        over_frames: What their scores become: "mean" or "min".
     """
 
     def __init__(
@@ -89,16 +90,17 @@ class PickScore:
         dtype: str = "float32",
         batch_size: int = 16,
         frames: int = 8,
+        over_frames: str = "mean",
     ):
         model = weights.folder(weights.PICKSCORE, "pickscore", model_path)
         processor = weights.folder(weights.CLIP_H_PROCESSOR, "pickscore", processor_path or _local(model_path))
         self.clip = Clip(model, processor, dtype, device)
-        self.batch_size, self.frames = batch_size, frames
+        self.batch_size, self.frames, self.over = batch_size, frames, over_frames_named(over_frames)
 
     @torch.no_grad()
     def __call__(self, media: Tensor, prompts: list[str], metadata: list[dict[str, Any]]) -> Tensor:  # noqa: ARG002
-        """(B,) float32 for media (B, F, 3, H, W) in [0, 1]; clips are scored by the mean over frames."""
-        return framewise(media, prompts, self.frames, self.batch_size, self._score)
+        """(B,) float32 for media (B, F, 3, H, W) in [0, 1]; clips are scored frame by frame."""
+        return framewise(media, prompts, self.frames, self.batch_size, self._score, self.over)
 
     def _score(self, frames: Tensor, prompts: list[str]) -> Tensor:
         return self.clip.logits(self.clip.pixels(frames), prompts) / 26
@@ -116,6 +118,7 @@ class ClipScore:
         dtype: float32, bfloat16 or float16.
         batch_size: Pictures of one forward pass.
         frames: Frames of a clip that are scored.
+        over_frames: What their scores become: "mean" or "min".
     """
 
     def __init__(
@@ -125,15 +128,16 @@ class ClipScore:
         dtype: str = "float32",
         batch_size: int = 16,
         frames: int = 8,
+        over_frames: str = "mean",
     ):
         found = weights.folder(weights.CLIP_L, "clipscore", model_path)
         self.clip = Clip(found, found, dtype, device)
-        self.batch_size, self.frames = batch_size, frames
+        self.batch_size, self.frames, self.over = batch_size, frames, over_frames_named(over_frames)
 
     @torch.no_grad()
     def __call__(self, media: Tensor, prompts: list[str], metadata: list[dict[str, Any]]) -> Tensor:  # noqa: ARG002
-        """(B,) float32 for media (B, F, 3, H, W) in [0, 1]; clips are scored by the mean over frames."""
-        return framewise(media, prompts, self.frames, self.batch_size, self._score)
+        """(B,) float32 for media (B, F, 3, H, W) in [0, 1]; clips are scored frame by frame."""
+        return framewise(media, prompts, self.frames, self.batch_size, self._score, self.over)
 
     def _score(self, frames: Tensor, prompts: list[str]) -> Tensor:
         from torchvision.transforms import functional

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sanarl.errors import UserError
 from sanarl.rewards import weights
-from sanarl.rewards.frames import dtype_named, each_once, framewise
+from sanarl.rewards.frames import dtype_named, each_once, framewise, over_frames_named
 from sanarl.rewards.packages import required
 
 VERSIONS = {"v2.1": (weights.HPS_V21, "hpsv2"), "v2.0": (weights.HPS_V2, "hpsv2_v2.0")}
@@ -30,6 +30,7 @@ class HPSv2:
         dtype: float32, bfloat16 or float16.
         batch_size: Pictures of one forward pass.
         frames: Frames of a clip that are scored.
+        over_frames: What their scores become: "mean" or "min".
         architecture: open_clip's name of the model.
     """
 
@@ -41,6 +42,7 @@ class HPSv2:
         dtype: str = "float32",
         batch_size: int = 16,
         frames: int = 8,
+        over_frames: str = "mean",
         architecture: str = "ViT-H-14",
     ):
         if version not in VERSIONS:
@@ -57,12 +59,12 @@ class HPSv2:
             raise UserError(f"hpsv2: {checkpoint} is no HPSv2 checkpoint of {architecture}: {error}") from error
         self.model.eval().requires_grad_(False).to(self.dtype)
         self.tokenizer = open_clip.get_tokenizer(architecture)
-        self.batch_size, self.frames = batch_size, frames
+        self.batch_size, self.frames, self.over = batch_size, frames, over_frames_named(over_frames)
 
     @torch.no_grad()
     def __call__(self, media: Tensor, prompts: list[str], metadata: list[dict[str, Any]]) -> Tensor:  # noqa: ARG002
-        """(B,) float32 for media (B, F, 3, H, W) in [0, 1]; clips are scored by the mean over frames."""
-        return framewise(media, prompts, self.frames, self.batch_size, self._score)
+        """(B,) float32 for media (B, F, 3, H, W) in [0, 1]; clips are scored frame by frame."""
+        return framewise(media, prompts, self.frames, self.batch_size, self._score, self.over)
 
     def _score(self, frames: Tensor, prompts: list[str]) -> Tensor:
         device = self.device or frames.device

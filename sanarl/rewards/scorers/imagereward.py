@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sanarl.errors import UserError
 from sanarl.rewards import weights
-from sanarl.rewards.frames import dtype_named, framewise
+from sanarl.rewards.frames import dtype_named, framewise, over_frames_named
 from sanarl.rewards.packages import required
 
 _TOKENS = 35  # the package's longest text
@@ -35,6 +35,7 @@ class ImageReward:
         dtype: float32, bfloat16 or float16.
         batch_size: Pictures of one forward pass.
         frames: Frames of a clip that are scored.
+        over_frames: What their scores become: "mean" or "min".
         blocks: Of the picture's encoder; published weights have 24.
     """
 
@@ -46,6 +47,7 @@ class ImageReward:
         dtype: str = "float32",
         batch_size: int = 16,
         frames: int = 8,
+        over_frames: str = "mean",
         blocks: int = 24,
     ):
         checkpoint = weights.file(weights.IMAGE_REWARD, "imagereward", model_path)
@@ -58,12 +60,12 @@ class ImageReward:
         self.model = construct(config, vocabulary, blocks)
         _load(self.model, checkpoint)
         self.model.eval().requires_grad_(False).to(self.dtype)
-        self.batch_size, self.frames = batch_size, frames
+        self.batch_size, self.frames, self.over = batch_size, frames, over_frames_named(over_frames)
 
     @torch.no_grad()
     def __call__(self, media: Tensor, prompts: list[str], metadata: list[dict[str, Any]]) -> Tensor:  # noqa: ARG002
-        """(B,) float32 for media (B, F, 3, H, W) in [0, 1]; clips are scored by the mean over frames."""
-        return framewise(media, prompts, self.frames, self.batch_size, self._score)
+        """(B,) float32 for media (B, F, 3, H, W) in [0, 1]; clips are scored frame by frame."""
+        return framewise(media, prompts, self.frames, self.batch_size, self._score, self.over)
 
     def _score(self, frames: Tensor, prompts: list[str]) -> Tensor:
         from PIL import Image

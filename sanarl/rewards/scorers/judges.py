@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sanarl.errors import UserError
-from sanarl.rewards.frames import eight_bit, framewise
+from sanarl.rewards.frames import eight_bit, framewise, over_frames_named
 from sanarl.rewards.scorers.chat import Chat, clip_part, picture_part
 
 _UNIFIED = (
@@ -40,6 +40,7 @@ class UnifiedReward:
         question_file: A text file with ``{prompt}`` where the caption goes.
         deadline_s: Seconds of one try. tries: Of one question. batch_size: Questions at a time.
         frames: Frames of a clip that are scored.
+        over_frames: What their scores become: "mean" or "min".
     """
 
     def __init__(
@@ -52,17 +53,18 @@ class UnifiedReward:
         tries: int = 4,
         batch_size: int = 8,
         frames: int = 8,
+        over_frames: str = "mean",
     ):
         self.chat = Chat("unified_reward", endpoint_url, endpoint_api_key, model, deadline_s, tries, batch_size)
         self.question = _read(question_file, _UNIFIED)
         if "{prompt}" not in self.question:
             raise UserError(f"unified_reward: {question_file} has no {{prompt}} where the caption is to stand")
-        self.batch_size, self.frames = batch_size, frames
+        self.batch_size, self.frames, self.over = batch_size, frames, over_frames_named(over_frames)
 
     @torch.no_grad()
     def __call__(self, media: Tensor, prompts: list[str], metadata: list[dict[str, Any]]) -> Tensor:  # noqa: ARG002
-        """(B,) float32 for media (B, F, 3, H, W) in [0, 1]; clips are scored by the mean over frames."""
-        return framewise(media, prompts, self.frames, self.batch_size, self._score)
+        """(B,) float32 for media (B, F, 3, H, W) in [0, 1]; clips are scored frame by frame."""
+        return framewise(media, prompts, self.frames, self.batch_size, self._score, self.over)
 
     def _score(self, frames: Tensor, prompts: list[str]) -> Tensor:
         questions = []

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sanarl.errors import UserError
-from sanarl.rewards.frames import framewise
+from sanarl.rewards.frames import framewise, over_frames_named
 from sanarl.rewards.packages import required
 
 Read = Callable[[Any], str]
@@ -26,24 +26,27 @@ class Ocr:
         engine: "rapidocr" (its models come with the package) or "paddleocr".
         threads: Of the reader on the CPU; None: as many as torch uses.
         frames: Frames of a clip that are read.
+        over_frames: What their scores become: "mean" or "min".
     """
 
-    def __init__(self, engine: str = "rapidocr", threads: int | None = None, frames: int = 8):
+    def __init__(
+        self, engine: str = "rapidocr", threads: int | None = None, frames: int = 8, over_frames: str = "mean"
+    ):
         if engine not in _READERS:
             raise UserError(f"ocr: found the engine {engine!r}; accepted: {', '.join(_READERS)}")
         self.read = _READERS[engine](threads or torch.get_num_threads())
-        self.frames = frames
+        self.frames, self.over = frames, over_frames_named(over_frames)
 
     @torch.no_grad()
     def __call__(self, media: Tensor, prompts: list[str], metadata: list[dict[str, Any]]) -> Tensor:  # noqa: ARG002
-        """(B,) float32 for media (B, F, 3, H, W) in [0, 1]; clips are scored by the mean over frames.
+        """(B,) float32 for media (B, F, 3, H, W) in [0, 1]; clips are scored frame by frame.
 
         Raises:
             UserError: For a prompt without quotes.
         """
         for prompt in prompts:
             target(prompt)
-        return framewise(media, prompts, self.frames, 1, self._score)
+        return framewise(media, prompts, self.frames, 1, self._score, self.over)
 
     def _score(self, frames: Tensor, prompts: list[str]) -> Tensor:
         pixels = frames.permute(0, 2, 3, 1).cpu().numpy()

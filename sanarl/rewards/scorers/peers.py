@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sanarl.errors import UserError
 from sanarl.rewards.exchange import Addresses, Exchange, Order
-from sanarl.rewards.frames import eight_bit
+from sanarl.rewards.frames import eight_bit, framewise, over_frames_named
 
 
 class _Service:
@@ -67,6 +67,8 @@ class HPSv3:
         batch_size: Pictures of one request.
         deadline_s: Seconds from an accepted request to its scores.
         patience_s: Seconds to wait for a service that does not answer.
+        frames: Frames of a clip that are scored.
+        over_frames: What their scores become: "mean" or "min".
     """
 
     def __init__(
@@ -76,19 +78,20 @@ class HPSv3:
         batch_size: int = 8,
         deadline_s: float = 600.0,
         patience_s: float = 1800.0,
+        frames: int = 8,
+        over_frames: str = "mean",
     ):
         self.service = _Service("hpsv3", ("hpsv3",), endpoint_url, endpoint_api_key, deadline_s, patience_s)
-        self.batch_size = batch_size
+        self.batch_size, self.frames, self.over = batch_size, frames, over_frames_named(over_frames)
 
     def __call__(self, media: Tensor, prompts: list[str], metadata: list[dict[str, Any]]) -> Tensor:
-        """(B,) float32 for pictures (B, 1, 3, H, W) in [0, 1].
+        """(B,) float32 for media (B, F, 3, H, W) in [0, 1]; clips are scored frame by frame."""
+        asked = list(zip(prompts, metadata, strict=True))
+        return framewise(media, asked, self.frames, self.batch_size, self._score, self.over)
 
-        Raises:
-            UserError: For clips.
-        """
-        if media.shape[1] != 1:
-            raise UserError(f"found clips of {media.shape[1]} frames; accepted: pictures (one frame)")
-        return self.service.ask(media, prompts, metadata, self.batch_size)["hpsv3"]
+    def _score(self, frames: Tensor, asked: list[tuple[str, dict[str, Any]]]) -> Tensor:
+        prompts, metadata = [prompt for prompt, _ in asked], [one for _, one in asked]
+        return self.service.ask(frames[:, None].float() / 255, prompts, metadata, self.batch_size)["hpsv3"]
 
 
 class DanceGRPO:

@@ -1,4 +1,7 @@
-"""The verifiable reward of the shapes world: count, colour, shape and position, from the pixels alone."""
+"""The verifiable reward of the shapes world, from the pixels alone.
+
+Of pictures: count, colour, shape and position; of clips: count, colour, shape and direction of motion.
+"""
 
 from typing import Any
 
@@ -6,36 +9,37 @@ import torch
 from torch import Tensor
 
 from sanarl.errors import UserError
-from sanarl.shapes import scoring
+from sanarl.shapes import clips, scoring
 
 
 class Shapes:
-    """Scores pictures against shapes captions such as "a red circle left of a blue square"."""
+    """Scores pictures against captions such as "a red circle left of a blue square", clips against "... moving right".
+
+    See :func:`sanarl.shapes.scoring.score` and :func:`sanarl.shapes.clips.score`.
+    """
 
     def __call__(self, media: Tensor, prompts: list[str], metadata: list[dict[str, Any]]) -> dict[str, Tensor]:  # noqa: ARG002  (every reward takes it)
         """The dense reward in [0, 1] and the strict one (1 where everything is right, else 0).
 
         Args:
-            media: (B, 1, 3, H, W) in [0, 1]; rounded to 8 bits before it is looked at.
-            prompts: B captions of the shapes world.
+            media: (B, F, 3, H, W) in [0, 1]; rounded to 8 bits before it is looked at. F is 1, or 3 and more.
+            prompts: B captions of the shapes world, or of the one in motion for clips.
             metadata: Not used.
 
         Returns:
             {"reward": (B,), "strict": (B,)}
 
         Raises:
-            UserError: For clips, for pixels that are not finite, and for a prompt that is no shapes caption.
+            UserError: For clips of two frames, pixels that are not finite, and a prompt that is no such caption.
         """
-        if media.shape[1] != 1:
-            raise UserError(f"found clips of {media.shape[1]} frames; accepted: pictures (one frame)")
         finite = torch.isfinite(media).flatten(1).all(1).tolist()
         if not all(finite):
             raise UserError(f"found NaN or infinity in the picture for prompt {prompts[finite.index(False)]!r}")
-        frames = media[:, 0].clamp(0, 1).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()  # (B, H, W, 3)
+        pixels = media.clamp(0, 1).mul(255).round().to(torch.uint8).permute(0, 1, 3, 4, 2).cpu().numpy()
         scores = []
-        for frame, prompt in zip(frames, prompts, strict=True):
+        for clip, prompt in zip(pixels, prompts, strict=True):  # (F, H, W, 3)
             try:
-                scores.append(scoring.score(frame.numpy(), prompt))
+                scores.append(scoring.score(clip[0], prompt) if len(clip) == 1 else clips.score(clip, prompt))
             except ValueError as error:
                 raise UserError(f"prompt {prompt!r} cannot be scored: {error}") from error
         return {key: torch.tensor([s[key] for s in scores], dtype=torch.float32) for key in ("reward", "strict")}

@@ -13,5 +13,8 @@ class Tracker(Protocol):
     def picture(self, step: int, name: str, path: Path) -> None:
         """Take a picture file."""
 
+    def clips(self, step: int, name: str, paths: list[Path]) -> None:
+        """Take mp4 files."""
+
     def close(self) -> None:
         """The run is over."""

@@ -61,6 +61,10 @@ class WandbTracker:
         """Take a picture file."""
         self._run.log({name: wandb.Image(str(path))}, step=step)
 
+    def clips(self, step: int, name: str, paths: list[Path]) -> None:
+        """Take mp4 files; every one keeps its own frames a second."""
+        self._run.log({name: [wandb.Video(str(path), caption=path.stem, format="mp4") for path in paths]}, step=step)
+
     def close(self) -> None:
         """The run is over."""
         self._run.finish()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sanarl.errors import UserError
 from sanarl.rewards import weights
-from sanarl.rewards.frames import framewise
+from sanarl.rewards.frames import framewise, over_frames_named
 from sanarl.rewards.scorers.clip import Clip
 from sanarl.rewards.scorers.geneval.detectors import Detection, Detector, TorchvisionDetector, TransformersDetector
 from sanarl.rewards.scorers.geneval.rules import COLORS, TAGS, checked, graded, published, sorted_out
@@ -41,6 +41,7 @@ class GenEval:
         dtype: float32, bfloat16 or float16; torchvision's detectors stay in float32.
         batch_size: Pictures that the detector gets at once.
         frames: Frames of a clip that are scored.
+        over_frames: What their scores become: "mean" or "min".
         only_strict: Leave ``gen_eval_reward`` out.
         threshold: The detector's score above which objects count.
         counting_threshold: The same for prompts that are about a number.
@@ -56,6 +57,7 @@ class GenEval:
         dtype: str = "float32",
         batch_size: int = 8,
         frames: int = 8,
+        over_frames: str = "mean",
         only_strict: bool = False,
         threshold: float = 0.3,
         counting_threshold: float = 0.9,
@@ -72,11 +74,12 @@ class GenEval:
             classifier = ClipColours(classifier or model_path, device, dtype)
         self.detector, self.classifier = detector, classifier
         self.batch_size, self.frames, self.only_strict = batch_size, frames, only_strict
+        self.over = over_frames_named(over_frames)
         self.threshold, self.counting_threshold = threshold, counting_threshold
 
     @torch.no_grad()
     def __call__(self, media: Tensor, prompts: list[str], metadata: list[dict[str, Any]]) -> dict[str, Tensor]:
-        """Score pictures; clips by the mean over frames.
+        """Score pictures; clips frame by frame.
 
         Args:
             media: (B, F, 3, H, W) in [0, 1].
@@ -98,7 +101,7 @@ class GenEval:
         if not prompts:
             rows = torch.zeros(0, 3)
         else:
-            rows = framewise(media, metadata, self.frames, self.batch_size, self._score)
+            rows = framewise(media, metadata, self.frames, self.batch_size, self._score, self.over)
         names = ("reward", "gen_eval_strict", *(() if self.only_strict else ("gen_eval_reward",)))
         return {name: rows[:, i].clone() for i, name in enumerate(names)}
 
