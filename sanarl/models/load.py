@@ -58,8 +58,17 @@ def load_model(settings: ModelSettings, device: torch.device) -> FlowModel:
     diffusers_logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
     pipeline = tiny.load_pipeline(name, settings.dtypes) if name in tiny.NAMES else _from_pretrained(settings)
+    return wrapped(pipeline, settings, device)
+
+
+def wrapped(pipeline: Any, settings: ModelSettings, device: torch.device) -> FlowModel:
+    """Wrap a pipeline that is loaded already, in the dtypes that shall be computed in.
+
+    Raises:
+        UserError: when its family does not make what is asked for, or not in that size.
+    """
     family = FAMILIES[type(pipeline).__name__]
-    family.check(settings.modality, name)
+    family.check(settings.modality, settings.name_or_path)
     model = family.wrapper()(
         pipeline,
         size=settings.size,

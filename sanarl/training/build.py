@@ -1,8 +1,11 @@
 """From a configuration to the objects of a run: dataset, model, policy, rewards, held-out set, job."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+
+import torch
 
 from sanarl.config import Config
 from sanarl.config.schema import GRPOConfig, RemoteReward, Validation
@@ -130,8 +133,19 @@ class Parts:
         )
 
 
-def parts(config: Config, dataset_module: str | None, world: World) -> Parts:
+def parts(
+    config: Config,
+    dataset_module: str | None,
+    world: World,
+    load: Callable[[ModelSettings, torch.device], FlowModel] = load_model,
+) -> Parts:
     """Build everything; cheap faults are found before the model is loaded.
+
+    Args:
+        config: of the run.
+        dataset_module: dotted module or .py file; None: the task's default.
+        world: this process among its peers.
+        load: gives the model; another one where it is at hand already.
 
     Raises:
         UserError: for whatever the user can mend.
@@ -145,7 +159,7 @@ def parts(config: Config, dataset_module: str | None, world: World) -> Parts:
     evaluated = evaluation_rewards(config)
     rewards = {which: _scoring(which) for which in {_training_rewards(config), evaluated} if which}
     try:
-        model = cached(load_model(model_settings(config), world.device), config)
+        model = cached(load(model_settings(config), world.device), config)
         policy = build_policy(config, model)
         held_out = _held_out(config, prompts, model, rewards.get(evaluated))
     except BaseException:

@@ -1,6 +1,5 @@
 """What a run will do and take, in words."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -54,11 +53,6 @@ def save_bytes(made: Parts, job: Job) -> int:
     pipeline = made.model.pipeline
     modules = (pipeline.transformer, pipeline.vae, pipeline.text_encoder)
     return moments + others + sum(checkpoint.num_bytes(list(module.state_dict().values())) for module in modules)
-
-
-def seconds_per_step(metrics: Path) -> float:
-    """Seconds of the last measured step."""
-    return json.loads(metrics.read_text(encoding="utf-8").splitlines()[-1])["time/step"]
 
 
 def costs(made: Parts, seconds: float, save_bytes_: int) -> list[str]:

@@ -1,6 +1,7 @@
 """One run on this rank: folder, session, loop; or only its plan."""
 
 import errno
+import json
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -176,8 +177,8 @@ def _wandb(config: Config, folder: RunFolder, console: Console) -> Tracker:
     return tracker
 
 
-def _measure(loaded: Loaded, made: Parts) -> None:
-    """Take a step or two without saving, and print what the whole run would be and take."""
+def measured(made: Parts, steps: int) -> tuple[list[dict[str, float]], int]:
+    """Take ``steps`` steps without saving anything: their metrics on the main rank, and the bytes of a save."""
     with tempfile.TemporaryDirectory() as place:
         session = Session(
             folder=RunFolder(Path(place)),
@@ -187,15 +188,23 @@ def _measure(loaded: Loaded, made: Parts) -> None:
             console=Console(None, quiet=True),
             trackers=[],
             log_interval=1,
-            total=min(MEASURED_STEPS, made.total_steps),
+            total=min(steps, made.total_steps),
         )
         job = made.job(session)
         job.held_out = None
         save_bytes = plan.save_bytes(made, job)
         session.begin(job.state(), None, save_bytes)
         _loop(made, job)
-        seconds = plan.seconds_per_step(session.folder.metrics) if made.world.main else 0.0
+        metrics = session.folder.metrics
+        lines = metrics.read_text(encoding="utf-8").splitlines() if made.world.main else []
         session.close()
+    return [json.loads(line) for line in lines], save_bytes
+
+
+def _measure(loaded: Loaded, made: Parts) -> None:
+    """Take a step or two without saving, and print what the whole run would be and take."""
+    lines, save_bytes = measured(made, MEASURED_STEPS)
+    seconds = lines[-1]["time/step"] if lines else 0.0
     console = Console(None, quiet=not made.world.main)
     notes = [f"{note.level}: {note.text}" for note in loaded.notes]
     for line in [*notes, *plan.overview(made, made.total_steps), *plan.costs(made, seconds, save_bytes)]:
