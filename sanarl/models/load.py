@@ -84,14 +84,29 @@ def wrapped(pipeline: Any, settings: ModelSettings, device: torch.device) -> Flo
     return model
 
 
-def _from_pretrained(settings: ModelSettings) -> Any:
-    name = settings.name_or_path
-    kind = _index(name, settings.revision).get("_class_name")
+def modality_of(name: str, revision: str | None) -> Modality:
+    """What a model makes, from its index alone.
+
+    Raises:
+        UserError: when there is no such model, or it is of a family that is not there.
+    """
+    return FAMILIES[_kind(name, revision)].modality
+
+
+def _kind(name: str, revision: str | None) -> str:
+    """The class of a pipeline that is no embedded one."""
+    kind = str(_index(name, revision).get("_class_name"))
     if kind not in FAMILIES:
         raise UserError(
             f"policy.model_name_or_path: {name} is a {kind}; families that can be trained: "
             f"{', '.join(sorted(FAMILIES))}"
         )
+    return kind
+
+
+def _from_pretrained(settings: ModelSettings) -> Any:
+    name = settings.name_or_path
+    _kind(name, settings.revision)
     try:
         return DiffusionPipeline.from_pretrained(
             name,

@@ -200,6 +200,12 @@ def _named(table: GRPOConfig | Validation) -> Rewards:
     return tuple((name, weights[name], tuple(sorted(arguments.get(name, {}).items()))) for name in sorted(weights))
 
 
+def local_arguments(config: Config) -> dict[str, dict[str, Any]]:
+    """What rewards of this process are built with, by name; [validation] counts before the training."""
+    trained = dict(config.grpo.reward_args) if config.task == "nft" else {}
+    return {name: dict(given) for name, given in {**trained, **config.validation.reward_args}.items()}
+
+
 def evaluation_rewards(config: Config) -> Rewards:
     """What [validation] names; where it names nothing, what the training has."""
     validation = config.validation

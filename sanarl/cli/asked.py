@@ -1,0 +1,85 @@
+"""What the commands that use a model share: how it is named, and what can be said about its sampling."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from sanarl.using.subject import Asked
+
+MODEL = "Model"
+HOW = "Sampling (unset: as the run evaluates, or as the model's preset says)"
+
+Lora = Annotated[
+    Path | None, typer.Option(help="An adapter, a file or folder of diffusers or PEFT.", rich_help_panel=MODEL)
+]
+Step = Annotated[
+    str | None,
+    typer.Option(help="Of a run: best, last, or a number. Default: the best where it is known.", rich_help_panel=MODEL),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the configuration.", rich_help_panel=HOW),
+]
+Steps = Annotated[int | None, typer.Option(min=1, max=1000, help="Solver steps.", rich_help_panel=HOW)]
+Guidance = Annotated[float | None, typer.Option(help="Guidance scale; 1 is none.", rich_help_panel=HOW)]
+Solver = Annotated[str | None, typer.Option(help="euler or dpm2.", rich_help_panel=HOW)]
+FlowShift = Annotated[float | None, typer.Option(help="Shift of the schedule.", rich_help_panel=HOW)]
+Size = Annotated[str | None, typer.Option(metavar="WxH", help="Width x height in pixels.", rich_help_panel=HOW)]
+Frames = Annotated[int | None, typer.Option(help="Frames of a clip, 4k + 1.", rich_help_panel=HOW)]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples drawn at once.", rich_help_panel=HOW)]
+Seed = Annotated[int | None, typer.Option(min=0, help="Of the noise. Default: the run's.", rich_help_panel=HOW)]
+
+
+def overrides(
+    set_: list[str] | None,
+    steps: int | None,
+    guidance: float | None,
+    solver: str | None,
+    flow_shift: float | None,
+    size: str | None,
+    frames: int | None,
+    batch_size: int | None,
+) -> tuple[str, ...]:
+    """The options as ``key.path=value``.
+
+    Raises:
+        UserError: when the size is none.
+    """
+    from sanarl.errors import UserError
+
+    sample = "policy.diffusers.sample"
+    found = list(set_ or ())
+    if steps is not None:
+        found += [f"{sample}.num_steps={steps}", f"{sample}.eval_num_steps={steps}"]
+    if guidance is not None:
+        found.append(f"{sample}.guidance_scale={float(guidance)}")
+    if solver is not None:
+        found.append(f"{sample}.solver={json.dumps(solver)}")
+    if flow_shift is not None:
+        found.append(f"{sample}.flow_shift={float(flow_shift)}")
+    if size is not None:
+        width, by, height = size.lower().partition("x")
+        if not (by and width.isdecimal() and height.isdecimal()):
+            raise UserError(f"--size: found {size!r}; accepted: WIDTHxHEIGHT in pixels, such as 1024x1024")
+        found.append(f"policy.diffusers.inference_size=[{height}, {width}]")
+    if frames is not None:
+        found.append(f"policy.diffusers.inference_frames={frames}")
+    if batch_size is not None:
+        found.append(f"validation.batch_size={batch_size}")
+    return tuple(found)
+
+
+def is_run(name: str) -> bool:
+    """Whether a name is that of a run's folder, rather than of a model."""
+    return (Path(name) / "config.json").is_file() and not (Path(name) / "model_index.json").is_file()
+
+
+def either(name: str, lora: Path | None, step: str | None, changes: tuple[str, ...]) -> "Asked":
+    """A run or a model, whichever the name is."""
+    from sanarl.using.subject import Asked
+
+    run = Path(name) if is_run(name) else None
+    return Asked(run, None if run is not None else name, lora, step, changes)

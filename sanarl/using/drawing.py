@@ -1,0 +1,72 @@
+"""Samples of a subject, a mini-batch at a time, cut into the same mini-batches whatever is left to draw."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sanarl.maths import draw
+from sanarl.rollout.generate import Sampler, generate
+from sanarl.training import settings
+from sanarl.using.prompts import Prompts
+from sanarl.using.subject import Subject
+
+AT_ONCE = 64
+"""Rows whose prompts are embedded together."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What is drawn: sample number i is of prompt i // num_samples, from noise that i and the seed name."""
+
+    prompts: Prompts
+    num_samples: int
+    sampler: Sampler
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.prompts) * self.num_samples
+
+    @property
+    def key(self) -> draw.Key:
+        """As in the evaluations of a run with that seed."""
+        return settings.evaluation_key(self.seed)
+
+    def batches(self) -> list[list[int]]:
+        """The rows of every mini-batch."""
+        return [rows.tolist() for rows in torch.arange(len(self)).split(self.sampler.mini_batch)]
+
+    def prompt(self, row: int) -> str:
+        """The prompt of a row."""
+        return self.prompts.texts[row // self.num_samples]
+
+
+def drawing(subject: Subject, prompts: Prompts, num_samples: int, seed: int | None) -> Drawing:
+    """As the run's evaluations draw, or the preset of the model says."""
+    sampler = settings.evaluation_sampler(subject.config, subject.policy.model.flow_shift)
+    return Drawing(prompts, num_samples, sampler, subject.config.train.seed if seed is None else seed)
+
+
+def drawn(
+    subject: Subject, which: str, drawing: Drawing, batches: Sequence[list[int]]
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Draw some of the mini-batches under the values ``which``.
+
+    Yields:
+        (rows, media (b, F, 3, H, W)).
+    """
+    at_once = max(AT_ONCE // drawing.sampler.mini_batch, 1)
+    for start in range(0, len(batches), at_once):
+        rows = [row for batch in batches[start : start + at_once] for row in batch]
+        ids = torch.tensor(rows, dtype=torch.int64)
+        with subject.policy.using(subject.values[which]):
+            for part, _, media in generate(
+                subject.policy,
+                [drawing.prompt(row) for row in rows],
+                ids,
+                ids // drawing.num_samples,
+                drawing.sampler,
+                drawing.key,
+            ):
+                yield ids[part].tolist(), media
