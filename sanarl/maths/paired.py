@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 
 @dataclass(frozen=True)
