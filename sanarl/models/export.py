@@ -1,9 +1,12 @@
-"""Exports that diffusers loads: an adapter with its prefix and alpha, or the whole pipeline."""
+"""Exports: an adapter with prefix and alpha or the whole pipeline for diffusers, an adapter for PEFT."""
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from peft import get_peft_model_state_dict
+from safetensors.torch import save_file
 from torch import Tensor
 
 from sanarl.errors import UserError
@@ -11,20 +14,30 @@ from sanarl.files import complete_folder
 from sanarl.models.adapter import NAME
 from sanarl.models.policy import Policy
 
+Target = Literal["diffusers", "peft"]
 
-def export(policy: Policy, values: Sequence[Tensor], folder: Path, card: str) -> None:
+
+def export(
+    policy: Policy, values: Sequence[Tensor], folder: Path, card: str, target: Target = "diffusers", base: str = ""
+) -> None:
     """Write the policy with ``values`` into ``folder``, completely or not at all.
 
-    With an adapter: ``pytorch_lora_weights.safetensors``, float32, keys prefixed ``transformer.`` and the adapter's
-    configuration (rank, alpha) in its metadata, for ``pipe.load_lora_weights``. Without one: a pipeline folder in the
-    dtype of its parts, for ``from_pretrained``. ``card`` becomes README.md.
+    diffusers, with an adapter: ``pytorch_lora_weights.safetensors``, float32, keys prefixed ``transformer.`` and the
+    adapter's configuration (rank, alpha) in its metadata, for ``pipe.load_lora_weights``. Without one: a pipeline
+    folder in the dtype of its parts, for ``from_pretrained``. PEFT: ``adapter_model.safetensors`` and ``adapter_config.json``, which
+    names ``base``, for ``PeftModel.from_pretrained(transformer, folder)``. ``card`` becomes README.md.
 
     Raises:
-        UserError: when the disk does not take it.
+        UserError: when PEFT is asked for without an adapter, or the disk does not take it.
     """
+    if target == "peft" and not _has_adapter(policy):
+        raise UserError("--to peft: all weights were trained, there is no adapter; accepted: --to diffusers")
     try:
         with complete_folder(folder) as partial:
-            _write(policy, values, partial)
+            if target == "peft":
+                _write_peft(policy, values, partial, base)
+            else:
+                _write(policy, values, partial)
             (partial / "README.md").write_text(card, encoding="utf-8")
     except Exception as error:
         # safetensors and tokenizers are written in Rust and report a full disk with exceptions of their own.
@@ -33,20 +46,35 @@ def export(policy: Policy, values: Sequence[Tensor], folder: Path, card: str) ->
         raise UserError(f"{folder}: the export could not be written: {error}") from error
 
 
+def _has_adapter(policy: Policy) -> bool:
+    return NAME in getattr(policy.model.transformer, "peft_config", {})
+
+
 def _write(policy: Policy, values: Sequence[Tensor], folder: Path) -> None:
     transformer, pipeline = policy.model.transformer, policy.model.pipeline
-    adapters = getattr(transformer, "peft_config", {})
-    if NAME not in adapters:
+    if not _has_adapter(policy):
         with policy.using(values):
             pipeline.save_pretrained(folder)
         return
-    # PEFT names the keys; the values come from the masters, in full precision.
-    by_name = dict(zip(policy.names, values, strict=True))
-    names = {n.replace(f".{NAME}.", "."): n for n in policy.names}
-    layers = get_peft_model_state_dict(transformer, adapter_name=NAME)
-    assert layers.keys() == names.keys(), "the adapter's keys and the policy's names differ"
     pipeline.save_lora_weights(
         folder,
-        transformer_lora_layers={k: by_name[names[k]].detach().cpu().contiguous() for k in layers},
-        transformer_lora_adapter_metadata=adapters[NAME].to_dict(),
+        transformer_lora_layers=_layers(policy, values),
+        transformer_lora_adapter_metadata=transformer.peft_config[NAME].to_dict(),
     )
+
+
+def _layers(policy: Policy, values: Sequence[Tensor]) -> dict[str, Tensor]:
+    """PEFT names the keys; the values come from the masters, in full precision."""
+    by_name = dict(zip(policy.names, values, strict=True))
+    names = {n.replace(f".{NAME}.", "."): n for n in policy.names}
+    layers = get_peft_model_state_dict(policy.model.transformer, adapter_name=NAME)
+    assert layers.keys() == names.keys(), "the adapter's keys and the policy's names differ"
+    return {k: by_name[names[k]].detach().cpu().contiguous() for k in layers}
+
+
+def _write_peft(policy: Policy, values: Sequence[Tensor], folder: Path, base: str) -> None:
+    layers = {f"base_model.model.{name}": value for name, value in _layers(policy, values).items()}
+    save_file(layers, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = copy.deepcopy(policy.model.transformer.peft_config[NAME])
+    config.base_model_name_or_path, config.inference_mode = base, True
+    config.save_pretrained(folder)

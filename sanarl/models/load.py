@@ -3,12 +3,14 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.utils import logging as diffusers_logging
+from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from sanarl.errors import UserError
@@ -84,6 +86,25 @@ def wrapped(pipeline: Any, settings: ModelSettings, device: torch.device) -> Flo
     return model
 
 
+def load_transformer(settings: ModelSettings, device: torch.device) -> nn.Module:
+    """The transformer alone, as ``load_model`` has it, frozen.
+
+    Raises:
+        UserError: when it cannot be loaded.
+    """
+    name, dtype = settings.name_or_path, settings.transformer_dtype
+    if name in tiny.NAMES:
+        found = tiny.load_pipeline(name, settings.dtypes).transformer
+    else:
+        module, kind = _index(name, settings.revision)["transformer"]
+        loader = getattr(import_module(module), kind)
+        try:
+            found = loader.from_pretrained(name, subfolder="transformer", revision=settings.revision, dtype=dtype)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise _unloadable(name, error) from error
+    return found.requires_grad_(False).eval().to(device)
+
+
 def modality_of(name: str, revision: str | None) -> Modality:
     """What a model makes, from its index alone.
 
@@ -114,7 +135,7 @@ def _from_pretrained(settings: ModelSettings) -> Any:
             dtype=settings.dtypes,
         )
     except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"policy.model_name_or_path: {name} could not be loaded: {_first_line(error)}") from error
+        raise _unloadable(name, error) from error
 
 
 def _index(name: str, revision: str | None) -> Mapping[str, Any]:
@@ -136,6 +157,10 @@ def _index(name: str, revision: str | None) -> Mapping[str, Any]:
             f"policy.model_name_or_path: {name} is neither a local folder nor a pipeline that the hub gives "
             f"({_first_line(error)}); embedded models: {', '.join(tiny.NAMES)}"
         ) from error
+
+
+def _unloadable(name: str, error: Exception) -> UserError:
+    return UserError(f"policy.model_name_or_path: {name} could not be loaded: {_first_line(error)}")
 
 
 def _first_line(error: Exception) -> str:
