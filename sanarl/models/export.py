@@ -24,8 +24,10 @@ def export(
 
     diffusers, with an adapter: ``pytorch_lora_weights.safetensors``, float32, keys prefixed ``transformer.`` and the
     adapter's configuration (rank, alpha) in its metadata, for ``pipe.load_lora_weights``. Without one: a pipeline
-    folder in the dtype of its parts, for ``from_pretrained``. PEFT: ``adapter_model.safetensors`` and ``adapter_config.json``, which
-    names ``base``, for ``PeftModel.from_pretrained(transformer, folder)``. ``card`` becomes README.md.
+    folder in the dtype of its parts, for ``from_pretrained``.
+
+    PEFT: ``adapter_model.safetensors`` and ``adapter_config.json``, which names ``base``, for
+    ``PeftModel.from_pretrained(transformer, folder)``. ``card`` becomes README.md.
 
     Raises:
         UserError: when PEFT is asked for without an adapter, or the disk does not take it.
