@@ -3,7 +3,8 @@
 Letters in shapes: B samples, P prompts, G samples of a group, L text tokens, D text width, T denoising steps, F frames.
 
 ``latents`` keep the rank of their VAE: (B, C, H, W) for images, (B, C, F, H, W) for video.
-``media`` is always (B, F, 3, H, W) in [0, 1]; an image has F = 1.
+``media`` is always (B, F, 3, H, W) in [0, 1]; an image has F = 1. On their way from files to the autoencoder 8-bit
+media stay uint8 of 0 to 255, which ``unit`` brings to [0, 1].
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,11 @@ from typing import Protocol, Self
 
 import torch
 from torch import Tensor
+
+
+def unit(media: Tensor) -> Tensor:
+    """float32 in [0, 1] of media that are uint8 of 0 to 255; others as they are."""
+    return media.to(torch.float32).div_(255) if media.dtype == torch.uint8 else media
 
 
 class Rows:

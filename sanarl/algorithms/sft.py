@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: conditional flow matching (Lipman et al., arXiv:2210.02747, eq. 9) on captioned media."""
+"""Supervised fine-tuning: conditional flow matching (Lipman et al., arXiv:2210.02747, eq. 9) on captioned latents."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,15 +24,20 @@ class Settings:
 
 
 def terms(
-    policy: Policy, media: list[torch.Tensor], captions: list[str], ids: torch.Tensor, settings: Settings, key: draw.Key
+    policy: Policy,
+    latents: list[torch.Tensor],
+    captions: list[str],
+    ids: torch.Tensor,
+    settings: Settings,
+    key: draw.Key,
 ) -> Iterator[Term]:
     """The terms of one optimiser step: mean squared error of the velocity, a mini-batch a term.
 
-    A mini-batch holds media of one size.
+    A mini-batch holds latents of one size.
 
     Args:
         policy: under the learner's values.
-        media: B samples of shape (F, 3, H, W) in [0, 1]; sizes may differ.
+        latents: of B clean samples, (C, ..., H, W) each, in the model's scale; sizes may differ.
         captions: B strings.
         ids: (B,) int64, identity of each sample: its noise and noise level depend on ``key`` and its id alone.
         settings: see there.
@@ -44,12 +49,10 @@ def terms(
     for row, u in enumerate(draw.uniform(ids, *key, "caption").tolist()):
         if u < settings.caption_dropout:
             captions[row] = ""
-    # Text once a step and media once a size, so that offloaded parts visit the device as seldom.
-    cond = policy.model.encode_prompts(captions)
-    for members in _of_one_size(media):
-        latents = policy.model.encode_media(torch.stack([media[i] for i in members]), settings.mini_batch)
-        split = torch.tensor(members).split(settings.mini_batch), latents.split(settings.mini_batch)
-        for rows, x0 in zip(*split, strict=True):
+    cond = policy.model.encode_prompts(captions)  # once a step, so that an offloaded encoder visits the device once
+    for members in by_shape(latents):
+        for rows in torch.tensor(members).split(settings.mini_batch):
+            x0 = torch.stack([latents[row] for row in rows.tolist()])
             noise = draw.normal(ids[rows], x0.shape[1:], *key, "noise").to(x0.device)
             z = draw.normal(ids[rows], (), *key, "sigma")
             sigma = training_sigma(z, settings.density, settings.logit_mean, settings.logit_std, settings.flow_shift)
@@ -59,9 +62,9 @@ def terms(
             yield Term(loss, weight=len(rows) / len(ids), metrics={"sigma": sigma.mean()})
 
 
-def _of_one_size(media: list[torch.Tensor]) -> list[list[int]]:
-    """The places in ``media`` of each shape."""
+def by_shape(samples: list[torch.Tensor]) -> list[list[int]]:
+    """The places in ``samples`` of each shape, shapes in the order in which they come."""
     places: dict[torch.Size, list[int]] = {}
-    for place, sample in enumerate(media):
+    for place, sample in enumerate(samples):
         places.setdefault(sample.shape, []).append(place)
     return list(places.values())

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import av
+import PIL
 from torch import Tensor
 
 from sanarl.data.buckets import Size
@@ -19,6 +21,8 @@ from sanarl.data.video import Clip, ShortClip, decode_clip, examine_clip, probe
 from sanarl.errors import UserError
 
 OnBad = Literal["error", "skip"]
+DECODERS = f"decoding 1, Pillow {PIL.__version__}, PyAV {av.__version__}"
+"""What else the values of pixels depend on: our own steps, and the libraries that do the work."""
 NAMED = 20  # skipped files that are named; the others are counted
 
 
@@ -44,7 +48,7 @@ class View:
         return self.clip is not None and self.clip.short == "skip"
 
     def read(self, path: Path) -> Tensor:
-        """Media (F, 3, H, W) in [0, 1].
+        """Media (F, 3, H, W): uint8 of 8-bit files, float32 in [0, 1] of others.
 
         Raises:
             UserError: If the file cannot be used, naming it.
@@ -107,14 +111,12 @@ class MediaFolder(Sequence[dict[str, Any]]):
         on_bad: What becomes of pairs that are incomplete or cannot be decoded.
 
     Raises:
-        UserError: If the folder is missing or holds no pair; under "error", listing every fault of the scan at once.
+        UserError: If the folder is missing or holds no usable pair.
     """
 
     def __init__(self, path: str | Path, view: View, keys: Sequence[str] = ("prompt",), on_bad: OnBad = "error"):
         self.path, self.view, self.on_bad = Path(path), view, on_bad
         self.scanned = scan(self.path, view.suffixes, keys)
-        if self.scanned.faults and on_bad == "error":
-            raise fault_page(f"{self.path}: {len(self.scanned.faults)} faults", self.scanned.faults)
         if not self.scanned.rows:
             raise nothing_usable(self.scanned, view.suffixes)
         self.kept = Kept(array("Q", range(len(self.scanned.rows))))
@@ -148,20 +150,35 @@ class MediaFolder(Sequence[dict[str, Any]]):
         name, prompt = self.scanned.rows[self.kept.rows[index]]
         return {"prompt": prompt, "media": self.view.read(self.path / name)}
 
+    def described(self, index: int) -> dict[str, Any]:
+        """``{"prompt", "content"}`` of an item without decoding it.
+
+        ``content`` is the hash of the file as it is now and of how it is read: sizes, crop, frames, colour behind.
+
+        Raises:
+            UserError: If the file cannot be read.
+        """
+        name, prompt = self.scanned.rows[self.kept.rows[index]]
+        try:
+            digest = sha256(self.path / name)
+        except OSError as error:
+            raise UserError(f"{self.path / name}: cannot be read: {error.strerror or error}") from error
+        return {"prompt": prompt, "content": f"{digest} {self.view} {DECODERS}"}
+
     def verify(self, seen: Callable[[int], None] = lambda _: None) -> None:
         """Decode every file once, so that a damaged one is found before step 1, and keep what is good.
 
         Animations are left out; clips that are too short as the view's policy says; the rest as ``on_bad`` says.
 
         Raises:
-            UserError: Listing every file that cannot be used, or when none is left.
+            UserError: Under "error" listing everything that is wrong, with captions and with media, at once; or when
+                nothing is left.
         """
         verdicts = inspect(self.path, self.scanned.rows, self.view.look, self.view.label, seen)
         self.kept = self._keep(verdicts)
-        errors = [v["fault"] for v in verdicts if not self._may_skip(v["kind"])]
-        if errors:
-            what = "pictures" if self.view.clip is None else "videos"
-            raise fault_page(f"{self.path}: {len(errors)} of {len(verdicts)} {what} cannot be read", errors)
+        unread = [v["fault"] for v in verdicts if not self._may_skip(v["kind"])]
+        what = "pictures" if self.view.clip is None else "videos"
+        refuse(self.scanned, unread, f"{len(unread)} of {len(verdicts)} {what} cannot be read", self.on_bad)
         if not self.kept.rows:
             raise fault_page(f"{self.path}: nothing is left of {self.total} pairs", self.kept.faults)
 
@@ -188,6 +205,26 @@ class MediaFolder(Sequence[dict[str, Any]]):
         for row in self.kept.rows:
             state.update("\0".join(self.scanned.rows[row]).encode(errors="surrogateescape") + b"\1")
         return state.hexdigest()
+
+
+def refuse(found: Scan, unread: list[str], words: str, on_bad: OnBad) -> None:
+    """Raise one error that lists everything that is wrong with a folder, when there is something.
+
+    Args:
+        found: Its own faults count unless bad pairs are skipped.
+        unread: Faults of files that may not be skipped.
+        words: How many they are.
+        on_bad: See MediaFolder.
+
+    Raises:
+        UserError: See above.
+    """
+    incomplete = found.faults if on_bad == "error" else []
+    if incomplete:
+        total = len(incomplete) + len(unread)
+        words = f"{total} faults" + (f"; {words}" if unread else "")
+    if incomplete or unread:
+        raise fault_page(f"{found.path}: {words}", [*incomplete, *unread])
 
 
 def nothing_usable(found: Scan, suffixes: Sequence[str]) -> UserError:

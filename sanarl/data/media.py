@@ -65,10 +65,9 @@ def examine(path: str | Path) -> Size:
 def decode_cropped(path: str | Path, sizes: Sequence[Size], background: Colour = WHITE) -> Tensor:
     """Read a picture as ``decode_image`` does and crop it as ``cover_crop`` does to the size of the nearest aspect.
 
-    Opaque 8-bit pictures stay 8-bit until they have their size, which takes half the time.
-
     Returns:
-        float32 (3, height, width) in [0, 1].
+        (3, height, width): uint8 of an opaque 8-bit picture, which then costs little more than decoding; float32 in
+        [0, 1] of any other.
 
     Raises:
         As decode_image.
@@ -77,7 +76,7 @@ def decode_cropped(path: str | Path, sizes: Sequence[Size], background: Colour =
     if isinstance(rgb, np.ndarray):
         media = _tensor(rgb)[None]
         return cover_crop(media, nearest(*media.shape[2:], sizes=sizes))[0]
-    return planes(crop_rgb(rgb, sizes)).div(255)
+    return planes(crop_rgb(rgb, sizes))
 
 
 def crop_rgb(rgb: Image.Image, sizes: Sequence[Size]) -> Image.Image:
@@ -89,10 +88,15 @@ def crop_rgb(rgb: Image.Image, sizes: Sequence[Size]) -> Image.Image:
     return rgb
 
 
-def planes(rgb: Image.Image) -> Tensor:
-    """uint8 (3, H, W) of an RGB picture; band by band, which takes a third of the time of the whole at once."""
-    bands = [np.frombuffer(band.tobytes(), np.uint8) for band in rgb.split()]
-    return torch.from_numpy(np.stack(bands)).reshape(3, rgb.height, rgb.width)
+def planes(rgb: Image.Image, out: Tensor | None = None) -> Tensor:
+    """uint8 (3, H, W) of an RGB picture, into ``out`` where it is given.
+
+    Band by band, which takes a third of the time of the whole at once.
+    """
+    out = torch.empty((3, rgb.height, rgb.width), dtype=torch.uint8) if out is None else out
+    for plane, band in zip(out.numpy(), rgb.split(), strict=True):
+        plane[:] = np.asarray(band)
+    return out
 
 
 def _tensor(rgb: Image.Image | NDArray[np.float32]) -> Tensor:

@@ -36,6 +36,14 @@ class Items(Sequence[Item]):
         found = getattr(self.source, "notes", ())
         return [str(line) for line in found] if isinstance(found, list | tuple) else []
 
+    def described(self, index: int) -> Item | None:
+        """``{"prompt", "content"}`` of an item, got without its media; None where the sequence cannot tell.
+
+        ``content`` stands for everything that the item's media depend on.
+        """
+        describe_item = getattr(self.source, "described", None)
+        return describe_item(index) if callable(describe_item) else None
+
     @property
     def fingerprint(self) -> str:
         """What must be the same on every rank: the number of items, and ``fingerprint`` when the sequence has one."""
@@ -207,7 +215,9 @@ def checked_sft(
     frames: int | None = None,
     function: str = "get_dataset",
 ) -> Item:
-    """A valid SFT item: ``{"prompt": str, "media": float32 (F, 3, H, W) in [0, 1]}``; other keys are dropped.
+    """A valid SFT item: ``{"prompt": str, "media": (F, 3, H, W)}``; other keys are dropped.
+
+    Media are uint8 of 0 to 255, which stay so, or floating-point in [0, 1], which become float32.
 
     Args:
         item: What the dataset gave.
@@ -222,23 +232,24 @@ def checked_sft(
     """
     prompt = _prompt(item, ("prompt", "media"), index, module, function)
     height, width = sizes[0] if sizes and len(sizes) == 1 else ("H", "W")
-    accepted = f"a floating-point tensor ({frames or 'F'}, 3, {height}, {width}) with values in [0, 1]"
+    shape = f"({frames or 'F'}, 3, {height}, {width})"
+    accepted = f"a tensor {shape}, floating-point with values in [0, 1] or uint8"
     if sizes and len(sizes) > 1:
-        accepted += f" and (H, W) one of {', '.join(map(str, sizes))}"
+        accepted += f", and (H, W) one of {', '.join(map(str, sizes))}"
     if "media" not in item:
         raise _fail(module, function, index, "media", f"the keys {sorted(map(str, item))}", accepted)
     media = item["media"]
     if not isinstance(media, torch.Tensor):
         raise _fail(module, function, index, "media", describe(media), accepted)
-    if media.dtype == torch.uint8:
-        raise _fail(module, function, index, "media", describe(media), accepted + ": divide by 255")
-    if not media.is_floating_point():
+    if media.dtype != torch.uint8 and not media.is_floating_point():
         raise _fail(module, function, index, "media", describe(media), accepted)
     fits = media.ndim == 4 and media.shape[1] == 3 and min(media.shape) > 0
     fits = fits and frames in (None, media.shape[0])
     if not fits or (sizes is not None and tuple(media.shape[2:]) not in [tuple(size) for size in sizes]):
         extra = ": add the frame axis with media[None]" if media.ndim == 3 and media.shape[0] == 3 else ""
         raise _fail(module, function, index, "media", describe(media), accepted + extra)
+    if media.dtype == torch.uint8:
+        return {"prompt": prompt, "media": media.detach()}
     low, high = media.aminmax()  # NaN if there is one anywhere
     if not bool(torch.isfinite(low) and torch.isfinite(high)):
         raise _fail(module, function, index, "media", "NaN or infinity", accepted)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sanarl.data.buckets import Size, nearest
-from sanarl.data.folder import OnBad, View, nothing_usable
+from sanarl.data.folder import OnBad, View, nothing_usable, refuse
 from sanarl.data.home import busy_lock
 from sanarl.data.inspection import sha256
 from sanarl.data.media import WHITE, Animation, Colour
@@ -25,8 +25,8 @@ from sanarl.data.prepared import earlier, read_json, report_of, to_json, write_w
 from sanarl.data.prompts import fault_page
 from sanarl.data.scan import MANIFEST, REPORT, Scan, scan
 from sanarl.data.spool import Rows
-from sanarl.data.video import Clip, ShortClip
-from sanarl.data.writing import jpeg, mp4
+from sanarl.data.video import Clip, ShortClip, clip_pictures
+from sanarl.data.writing import Written, jpeg, mp4
 from sanarl.errors import UserError
 
 VERSION = 1
@@ -60,6 +60,10 @@ class Settings:
         """As JSON has it."""
         return json.loads(json.dumps({"version": VERSION, **asdict(self)}))
 
+    def of_a_file(self) -> dict[str, Any]:
+        """What of it changes what a file becomes."""
+        return {key: self.document()[key] for key in ("version", "sizes", "clip", "background")}
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -90,11 +94,10 @@ def prepare(
     out = Path(os.path.abspath(out))
     _check_places(src, out)
     found = scan(src, settings.view.suffixes, settings.keys)
-    if found.faults and settings.on_bad == "error":
-        raise fault_page(f"{src}: {len(found.faults)} faults", found.faults)
     if not found.rows:
         raise nothing_usable(found, settings.view.suffixes)
     if out.is_dir() and any(out.iterdir()):
+        refuse(found, [], "", settings.on_bad)
         return Outcome(earlier(out, found, settings.document()), 0, True)
     work = out.parent / f".partial-{out.name}"
     try:
@@ -124,10 +127,10 @@ class _Shelf:
     def __init__(self, path: Path, settings: Settings):
         self.path = path
         marker = path / "settings.json"
-        if path.exists() and read_json(marker) != settings.document():
+        if path.exists() and read_json(marker) != settings.of_a_file():
             shutil.rmtree(path)  # begun with other settings
         (path / "items").mkdir(parents=True, exist_ok=True)
-        write_whole(marker, json.dumps(settings.document()).encode())
+        write_whole(marker, json.dumps(settings.of_a_file()).encode())
         shutil.rmtree(path / "whole", ignore_errors=True)
 
     def file(self, key: str) -> Path:
@@ -158,8 +161,7 @@ def _process(found: Scan, shelf: _Shelf, settings: Settings, seen: Callable[[int
             faults.append(entry["why"])
         seen(done, len(found.rows))
     entries.close_for_writing()
-    if faults:
-        raise fault_page(f"{found.path}: {len(faults)} of {len(found.rows)} files cannot be used", faults)
+    refuse(found, faults, f"{len(faults)} of {len(found.rows)} files cannot be used", settings.on_bad)
     return entries, made
 
 
@@ -173,7 +175,7 @@ def _one(found: Scan, shelf: _Shelf, settings: Settings, row: list[str]) -> tupl
         if (entry := shelf.get(key.hexdigest())) is not None:
             return {**entry, "prompt": prompt}, False
         digest = sha256(path)
-        media = settings.view.read(path)
+        made = _made(path, settings)
     except Animation as error:
         return {"source": source, "kind": "animation", "why": str(error)}, False
     except ShortClip as error:
@@ -182,22 +184,27 @@ def _one(found: Scan, shelf: _Shelf, settings: Settings, row: list[str]) -> tupl
         return {"source": source, "kind": "bad", "why": str(error)}, False
     except OSError as error:
         return {"source": source, "kind": "bad", "why": f"{path}: cannot be read: {error.strerror}"}, False
-    data = jpeg(media) if settings.clip is None else mp4(media, settings.clip.fps)
-    frames, _, height, width = media.shape
     entry = {
         "source": source,
         "source_sha256": digest,
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "bytes": len(data),
-        "height": height,
-        "width": width,
-        "bucket": list(nearest(height, width, settings.sizes)) if settings.sizes else None,
-        "frames": frames,
+        "sha256": hashlib.sha256(made.data).hexdigest(),
+        "bytes": len(made.data),
+        "height": made.height,
+        "width": made.width,
+        "bucket": list(nearest(made.height, made.width, settings.sizes)) if settings.sizes else None,
+        "frames": made.frames,
         "fps": settings.clip.fps if settings.clip else None,
         "key": key.hexdigest(),
     }
-    shelf.put(key.hexdigest(), data, entry)
+    shelf.put(key.hexdigest(), made.data, entry)
     return {**entry, "prompt": prompt}, True
+
+
+def _made(path: Path, settings: Settings) -> Written:
+    """The file that a source becomes. Of a clip, memory holds what the encoder looks ahead, not the whole."""
+    if settings.clip is None:
+        return jpeg(settings.view.read(path))
+    return mp4(clip_pictures(path, settings.clip, settings.sizes), settings.clip.fps)
 
 
 def _assemble(found: Scan, entries: Rows, shelf: _Shelf, settings: Settings) -> dict[str, Any]:

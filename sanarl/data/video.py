@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -69,21 +69,44 @@ def decode_clip(path: str | Path, clip: Clip, sizes: tuple[Size, ...] | None = N
         sizes: (height, width) to cover-crop to: the one whose aspect is nearest; None keeps the video's own size.
 
     Returns:
-        float32 (F, 3, H, W) in [0, 1].
+        uint8 (F, 3, H, W).
 
     Raises:
         ShortClip: If the video is too short, unless ``clip.short`` is loop or pad.
         UserError: If the file is missing, damaged, foreign or too large, naming it.
     """
-    path = Path(path)
-    chosen: list[Tensor] = []
-    with _opened(path) as container:
-        view = _View(_pixel_aspect(container), sizes)
-        for frame, times in _shown(container, path, clip):
-            chosen += [view.picture(frame)] * times
-    if len({picture.shape for picture in chosen}) > 1:
-        raise UserError(f"{path}: its frames change their size; accepted: frames of one size")
-    return torch.stack(_filled(chosen, clip)).div(255)  # a clip is as large as 8-bit frames until here
+    out = None
+    for k, picture in enumerate(clip_pictures(path, clip, sizes)):
+        if out is None:
+            out = torch.empty((clip.frames, 3, picture.height, picture.width), dtype=torch.uint8)
+        planes(picture, out[k])
+    assert out is not None, "a clip has a frame, or ShortClip was raised"
+    return out
+
+
+def clip_pictures(path: str | Path, clip: Clip, sizes: tuple[Size, ...] | None = None) -> Iterator[Image.Image]:
+    """The frames of ``decode_clip`` one by one, so that memory holds one of them.
+
+    Returns:
+        ``clip.frames`` RGB pictures of one size.
+
+    Raises:
+        As decode_clip; ShortClip at the end.
+    """
+    path, left, shape = Path(path), clip.frames, None
+    while left:  # again from the start, where a short clip is to be played again
+        with _opened(path) as container:
+            view = _View(_pixel_aspect(container), sizes)
+            for frame, times in _shown(container, path, replace(clip, frames=left)):
+                picture = view.picture(frame)
+                shape = shape or picture.size
+                if picture.size != shape:
+                    raise UserError(f"{path}: its frames change their size; accepted: frames of one size")
+                left -= times
+                yield from (picture for _ in range(times))
+        if clip.short == "pad":
+            yield from (picture for _ in range(left))
+            return
 
 
 def examine_clip(path: str | Path, clip: Clip) -> Size:
@@ -106,12 +129,6 @@ def examine_clip(path: str | Path, clip: Clip) -> Size:
     return found.pop()
 
 
-def _filled(chosen: list[Tensor], clip: Clip) -> list[Tensor]:
-    """As many pictures as the clip has: played again, or the last one held."""
-    own = len(chosen)
-    return chosen + [chosen[k % own if clip.short == "loop" else -1] for k in range(own, clip.frames)]
-
-
 def _shown(container: Any, path: Path, clip: Clip) -> Iterator[tuple[VideoFrame, int]]:
     """(frame, at how many of the times k / fps it is on screen), until the clip or the video ends.
 
@@ -129,7 +146,7 @@ def _shown(container: Any, path: Path, clip: Clip) -> Iterator[tuple[VideoFrame,
             return
     if shown is None:
         raise UserError(f"{path}: found no frame; accepted: a video")
-    if times := _due(wanted, done, end):
+    if times := max(_due(wanted, done, end), 0 if done else 1):  # whatever it says of its length, a frame is shown
         yield shown, times
         done += times
     if done < clip.frames and clip.short in ("error", "skip"):
@@ -238,14 +255,12 @@ class _View:
         height, width = frame.height, self._width(frame)
         return (width, height) if _turns(frame) % 2 else (height, width)
 
-    def picture(self, frame: VideoFrame) -> Tensor:
-        """uint8 (3, H, W)."""
+    def picture(self, frame: VideoFrame) -> Image.Image:
+        """As RGB."""
         # swscale resizes bicubically; only anamorphic video is resized here.
         rgb = frame.reformat(width=self._width(frame), format="rgb24", src_colorspace=_colours(frame)).to_ndarray()
-        rgb = np.rot90(rgb, _turns(frame))  # (H, W, 3)
-        if self.sizes is not None:
-            return planes(crop_rgb(Image.fromarray(np.ascontiguousarray(rgb)), self.sizes))
-        return torch.from_numpy(np.ascontiguousarray(rgb.transpose(2, 0, 1)))
+        whole = Image.fromarray(np.ascontiguousarray(np.rot90(rgb, _turns(frame))))
+        return whole if self.sizes is None else crop_rgb(whole, self.sizes)
 
     def _width(self, frame: VideoFrame) -> int:
         return max(1, round(frame.width * self.pixel_aspect))

@@ -22,7 +22,7 @@ class FlowModel(Protocol):
         """Embed prompts, each distinct one once: B strings -> Cond of B rows."""
 
     def encode_media(self, media: Tensor, mini_batch: int) -> Tensor:
-        """(B, F, 3, H, W) in [0, 1] -> latents (B, C, ..., H', W') float32, in the model's latent scale.
+        """(B, F, 3, H, W) in [0, 1], or uint8 of 0 to 255 -> latents (B, C, ..., H', W') float32, in the model's scale.
 
         ``mini_batch`` samples are encoded at once.
         """

@@ -12,7 +12,7 @@ from torch import Tensor
 from sanarl.errors import UserError
 from sanarl.models.offload import Visitor
 from sanarl.models.vae import codec
-from sanarl.types import Cond
+from sanarl.types import Cond, unit
 
 TIMESTEPS = 1000  # the transformer is conditioned on sigma in thousandths
 PROMPTS_AT_ONCE = 64
@@ -94,10 +94,11 @@ class Sana:
 
     @torch.no_grad()
     def encode_media(self, media: Tensor, mini_batch: int) -> Tensor:
-        """(B, F, 3, H, W) in [0, 1] -> latents float32, in the scale that the transformer sees."""
+        """(B, F, 3, H, W) in [0, 1], or uint8 -> latents float32, in the scale that the transformer sees."""
         with self._vae.here() as vae:
             parts = [
-                self._codec.encode(vae, (2 * part - 1).to(self.device, vae.dtype)) for part in media.split(mini_batch)
+                self._codec.encode(vae, (2 * unit(part.to(self.device)) - 1).to(vae.dtype))
+                for part in media.split(mini_batch)
             ]
         return torch.cat(parts).float()
 

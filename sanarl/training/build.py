@@ -27,7 +27,7 @@ from sanarl.runtime.session import Session
 from sanarl.runtime.step import StepGuard
 from sanarl.runtime.world import World
 from sanarl.training import settings
-from sanarl.training.cached import cached
+from sanarl.training.cached import cached, without_known_media
 from sanarl.training.card import Card
 from sanarl.training.job import Job
 
@@ -108,7 +108,8 @@ class Parts:
         workers = getattr(policy, "dataloader_num_workers", 0)
         prefetch = getattr(policy, "dataloader_prefetch_factor", None)
         stride = settings.items_per_step(self.config)
-        return Loader(self.dataset, policy.dataloader_seed, policy.dataloader_shuffle, workers, prefetch, stride)
+        dataset = without_known_media(self.dataset, self.model)
+        return Loader(dataset, policy.dataloader_seed, policy.dataloader_shuffle, workers, prefetch, stride)
 
     def job(self, session: Session) -> Job:
         """The policy in training, with everything that acts on it."""

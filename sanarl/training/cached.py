@@ -1,6 +1,7 @@
-"""A model whose latents and prompt embeddings are computed once and then read from [data] cache."""
+"""Latents and prompt embeddings that are computed once and then read from [data] cache."""
 
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -8,20 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sanarl.algorithms.sft import by_shape
 from sanarl.config import Config
+from sanarl.data.module import Item, Items
 from sanarl.data.store import Store, fingerprint
 from sanarl.models.base import FlowModel
 from sanarl.types import Cond
 
-VERSION = "1"  # of what is kept
+VERSION = "2"  # of what is kept
 
 
 class Cached:
     """A FlowModel around another one.
 
-    Latents are named by the media's values as they enter the autoencoder (so by content, size and crop) and by the
-    autoencoder; embeddings by the prompt, the text encoder, its tokenizer and what is put around prompts. Weights count
-    with every byte. So a stale entry has another name and is never read.
+    Latents are named by the autoencoder and by what the media depend on: the file's content and how it is read
+    (size, crop, frames, colour behind it), or their values where no file is known. Embeddings are named by the prompt,
+    the text encoder, its tokenizer and what is put around prompts. Weights count with every byte. So a stale entry has
+    another name and is never read.
     """
 
     def __init__(self, model: FlowModel, store: Store, around_prompts: str):
@@ -35,6 +39,7 @@ class Cached:
         self._model, self._store, self._around_prompts = model, store, around_prompts
         self.transformer, self.pipeline = model.transformer, model.pipeline
         self.flow_shift, self.latent_shape = model.flow_shift, model.latent_shape
+        self._autoencoder = _identity(self.pipeline.vae)  # now: later it may be on its way to another device
 
     def decode(self, latents: Tensor) -> Tensor:
         """See FlowModel."""
@@ -45,17 +50,21 @@ class Cached:
         return self._model.velocity(x_t, sigma, cond)
 
     def encode_media(self, media: Tensor, mini_batch: int) -> Tensor:
-        """See FlowModel."""
-        keys = [fingerprint([VERSION, "latents", self._autoencoder, sample]) for sample in media]
-        found = [self._store.get(key) for key in keys]
-        missing = [row for row, value in enumerate(found) if value is None]
-        if missing:
-            fresh = self._model.encode_media(media[torch.tensor(missing)], mini_batch)
-            for row, latents in zip(missing, fresh, strict=True):
-                found[row] = {"latents": latents}
-                self._store.put(keys[row], {"latents": latents})
-        device = self.transformer.device
-        return torch.stack([value["latents"].to(device) for value in found if value is not None])
+        """See FlowModel; nothing is kept."""
+        return self._model.encode_media(media, mini_batch)
+
+    def latents_key(self, content: str | Tensor) -> str:
+        """The name of the latents of media: of what they depend on, or of the media themselves."""
+        return fingerprint([VERSION, "latents", self._autoencoder, content])
+
+    def known_latents(self, key: str) -> Tensor | None:
+        """Latents of one sample from the store, on the CPU."""
+        found = self._store.get(key)
+        return None if found is None else found["latents"]
+
+    def keep_latents(self, key: str, latents: Tensor) -> None:
+        """Put latents of one sample into the store."""
+        self._store.put(key, {"latents": latents})
 
     def encode_prompts(self, prompts: list[str]) -> Cond:
         """See FlowModel."""
@@ -81,14 +90,61 @@ class Cached:
         return fingerprint([VERSION, "prompt", self._text_encoder, prompt])
 
     @cached_property
-    def _autoencoder(self) -> str:
-        return _identity(self.pipeline.vae)
-
-    @cached_property
     def _text_encoder(self) -> str:
         return fingerprint(
             [_identity(self.pipeline.text_encoder), _words(self.pipeline.tokenizer), self._around_prompts]
         )
+
+
+class _Undecoded(Sequence[Item]):
+    """A data set whose items carry ``latents`` instead of ``media`` where those are known, else the ``key`` of both."""
+
+    def __init__(self, items: Items, model: Cached):
+        self._items, self._model = items, model
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: int) -> Item:  # type: ignore[override]  # slices are not offered
+        described = self._items.described(index)
+        if described is None:
+            return self._items[index]
+        key = self._model.latents_key(described["content"])
+        if (latents := self._model.known_latents(key)) is not None:
+            return {"prompt": described["prompt"], "latents": latents}
+        item = self._items[index]
+        # A file that was changed while it was read must not leave its latents under the other content's name.
+        return {**item, "key": key} if self._items.described(index) == described else item
+
+
+def without_known_media(items: Items, model: FlowModel) -> Sequence[Item]:
+    """The items; with a cache, those whose latents it holds are not decoded."""
+    return _Undecoded(items, model) if isinstance(model, Cached) else items
+
+
+def encoded(model: FlowModel, items: list[Item], mini_batch: int) -> list[Tensor]:
+    """The latents of items, each (C, ..., H, W), on the model's device.
+
+    Media of one size are encoded at once, so that an offloaded autoencoder visits the device once a size.
+    """
+    latents: list[Tensor | None] = [item.get("latents") for item in items]
+    cache = model if isinstance(model, Cached) else None
+    keys: dict[int, str] = {}
+    for place, item in enumerate(items) if cache else ():
+        if latents[place] is None:
+            keys[place] = item.get("key") or cache.latents_key(item["media"])
+            latents[place] = None if "key" in item else cache.known_latents(keys[place])
+    missing = [place for place, found in enumerate(latents) if found is None]
+    for dtype in (torch.uint8, torch.float32):
+        places = [place for place in missing if items[place]["media"].dtype == dtype]
+        for group in by_shape([items[place]["media"] for place in places]):
+            members = [places[i] for i in group]
+            fresh = model.encode_media(torch.stack([items[place]["media"] for place in members]), mini_batch)
+            for place, found in zip(members, fresh, strict=True):
+                latents[place] = found
+                if cache:
+                    cache.keep_latents(keys[place], found)
+    return [found.to(model.transformer.device) for found in latents if found is not None]
 
 
 def _identity(module: nn.Module) -> str:

@@ -9,6 +9,7 @@ import torch
 
 from sanarl.algorithms import sft
 from sanarl.data.loading import Loader
+from sanarl.training.cached import encoded
 from sanarl.training.job import Job
 
 
@@ -36,10 +37,11 @@ def train(job: Job, loader: Loader, setup: Setup) -> int:
             with session.timed("data"):
                 items = loader.take((step - 1) * n, mine)  # data
             with session.timed("train"):
+                latents = encoded(job.policy.model, items, setup.settings.mini_batch)
                 metrics = job.update(
                     sft.terms(
                         job.policy,
-                        media=[item["media"] for item in items],
+                        latents,
                         captions=[item["prompt"] for item in items],
                         ids=torch.tensor(mine, dtype=torch.int64),
                         settings=setup.settings,

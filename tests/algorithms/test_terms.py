@@ -32,6 +32,11 @@ def media():
     return list(torch.rand(8, 1, 3, 32, 64, generator=torch.Generator().manual_seed(0)))
 
 
+def clean(policy):
+    """The latents of ``media``."""
+    return list(policy.model.encode_media(torch.stack(media()), mini_batch=8))
+
+
 @torch.no_grad()
 def moved(policy, seed=2, size=0.05):
     g = torch.Generator().manual_seed(seed)
@@ -67,7 +72,7 @@ def terms(algorithm, policy, mini_batch, rows=slice(None)):
     if algorithm == "sft":
         captions = PROMPTS[rows]
         settings = replace(SFT, mini_batch=mini_batch, caption_dropout=0.3)
-        return sft.terms(policy, media()[rows], captions, IDS[rows], settings, KEY)
+        return sft.terms(policy, clean(policy)[rows], captions, IDS[rows], settings, KEY)
     part = rollout(policy)[torch.arange(8)[rows]]
     return nft.terms(policy, part, replace(NFT, mini_batch=mini_batch), KEY)
 
@@ -151,7 +156,7 @@ def test_flow_matching_loss_written_out(policy):
         with torch.no_grad():
             v = policy.velocity((1 - sigma) * x0 + sigma * noise, sigma, model.encode_prompts(PROMPTS[row : row + 1]))
         expected.append(((v - noise + x0) ** 2).mean().item())
-    found = list(sft.terms(policy, media(), PROMPTS, IDS, SFT, KEY))
+    found = list(sft.terms(policy, clean(policy), PROMPTS, IDS, SFT, KEY))
     assert [t.weight for t in found] == [1.0]
     assert found[0].loss.item() == pytest.approx(sum(expected) / 8, rel=1e-5)
 
@@ -170,7 +175,7 @@ def test_captions_are_dropped_by_identity(policy, monkeypatch):
     for mini_batch in (8, 3):
         seen.clear()
         settings = replace(SFT, mini_batch=mini_batch, caption_dropout=0.5)
-        list(sft.terms(policy, media(), captions, IDS, settings, KEY))
+        list(sft.terms(policy, clean(policy), captions, IDS, settings, KEY))
         dropped[mini_batch] = [caption == "" for caption in seen]
     assert dropped[8] == dropped[3]
     assert dropped[8] == [u < 0.5 for u in draw.uniform(IDS, *KEY, "caption").tolist()]

@@ -5,6 +5,8 @@ from fractions import Fraction
 import av
 import numpy as np
 
+from sanarl.types import unit
+
 STEP = 5  # grey levels between frames: more than what encoding moves
 
 
@@ -47,4 +49,4 @@ def write(path, stamps, fps=30, size=(48, 64), codec="libx264", rotation=None, a
 
 def numbers(media):
     """Which frames of ``write`` a clip (F, 3, H, W) shows, read off its bottom right corner."""
-    return [round(float(level) * 255 / STEP) for level in media[:, :, -2, -2].mean(1)]
+    return [round(float(level) * 255 / STEP) for level in unit(media)[:, :, -2, -2].mean(1)]

@@ -5,11 +5,14 @@ import os
 
 import pytest
 import torch
+from clips import write
 from PIL import Image
 
 from sanarl.data.folder import MediaFolder, View, captions
 from sanarl.data.module import checked_sft
+from sanarl.data.video import Clip
 from sanarl.errors import UserError
+from sanarl.types import unit
 
 SIZE = (8, 8)
 
@@ -26,7 +29,7 @@ def folder_of(path, size=SIZE, prompt_key="prompt", **options):
 
 def page(path, **options):
     with pytest.raises(UserError) as caught:
-        folder_of(path, SIZE, **options)
+        folder_of(path, SIZE, **options).verify()
     return str(caught.value)
 
 
@@ -35,7 +38,8 @@ def test_items_are_what_training_takes(tmp_path):
     item = folder_of(tmp_path, SIZE)[0]
     assert item == {"prompt": "a cat", "media": item["media"]}
     expected = torch.tensor([0.0, 1.0, 0.0])[None, :, None, None].expand(1, 3, *SIZE)
-    assert torch.equal(checked_sft(item, 0, "folder", (SIZE,))["media"], expected)
+    assert item["media"].dtype == torch.uint8
+    assert torch.equal(unit(checked_sft(item, 0, "folder", (SIZE,))["media"]), expected)
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".JPG", ".Jpeg", ".png", ".PNG", ".webp", ".bmp", ".tif", ".TIFF"])
@@ -112,9 +116,13 @@ def test_all_faults_are_listed_at_once(tmp_path):
     (tmp_path / "half.json").write_text('{"prompt": "\\ud83d"}')
     (tmp_path / "list.json").write_text("[1]")
     (tmp_path / "latin.json").write_bytes('{"prompt":\n "café"}'.encode("latin-1"))
+    (tmp_path / "good.png").write_bytes((tmp_path / "good.png").read_bytes()[:50])
+    pair(tmp_path, "better")
     text = page(tmp_path)
-    assert text.splitlines()[0] == f"{tmp_path}: 10 faults"
+    assert text.splitlines()[0] == f"{tmp_path}: 11 faults; 1 of 2 pictures cannot be read"
+    assert len(text.splitlines()) == 12
     for expected in [
+        "good.png: cannot be decoded",
         "no_json.png: no no_json.json beside it, nor .txt, nor a row of a table",
         "no_picture.json: no picture beside it (found no_picture.heic)",
         "bad_json.json:2: not JSON",
@@ -183,3 +191,24 @@ def test_captions_need_no_pictures(tmp_path):
     (tmp_path / "c.json").write_text("{}")
     with pytest.raises(UserError, match=r"c\.json: found the keys \[\]"):
         captions(tmp_path)
+
+
+def test_what_an_item_that_is_not_decoded_depends_on(tmp_path):
+    """Each part is changed alone: the bytes of the file, the size, and frames, rate and length policy of a clip."""
+    pair(tmp_path, "a")
+    write(tmp_path / "a.mp4", 20, fps=8, size=(64, 64))
+    clip = Clip(5, 8.0)
+    sizes = ((8, 8),)
+    views = [View(sizes), View(((8, 16),)), View(sizes, background=(0, 0, 0))]
+    views += [View(sizes, one) for one in (clip, Clip(9, 8.0), Clip(5, 4.0), Clip(5, 8.0, "pad"))]
+    contents = {MediaFolder(tmp_path, view).described(0)["content"] for view in views}
+    assert len(contents) == len(views)
+    folder = MediaFolder(tmp_path, views[0])
+    before = folder.described(0)
+    assert before["prompt"] == "a cat"
+    assert folder.described(0) == before
+    Image.new("RGB", (4, 4), (9, 9, 9)).save(tmp_path / "a.png")
+    assert folder.described(0)["content"] != before["content"]
+    (tmp_path / "a.png").unlink()
+    with pytest.raises(UserError, match=r"a\.png: cannot be read: No such file"):
+        folder.described(0)

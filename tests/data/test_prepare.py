@@ -55,7 +55,7 @@ def test_the_flat_layout(src, tmp_path):
     assert json.loads((out / "000000.json").read_bytes()) == {"prompt": "colour (255, 0, 0) 🎨"}
     folder = MediaFolder(out, View(((32, 32),)))
     assert folder.prompts == [f"colour {c} 🎨" for c in (COLOURS[0], COLOURS[2], COLOURS[1], COLOURS[3])]
-    assert (folder[1]["media"][0, :, 9, 9] * 255).round().tolist() == pytest.approx(COLOURS[2], abs=6)
+    assert folder[1]["media"][0, :, 9, 9].tolist() == pytest.approx(COLOURS[2], abs=6)
     entries = list(manifest(out))
     assert entries[0] == {
         "file": "000000.jpg",
@@ -125,6 +125,7 @@ def test_bad_files_are_all_named_or_skipped_and_the_good_ones_are_kept_for_the_n
     assert not out.exists()
     Image.new("RGB", (60, 40)).save(src / "e.bmp")
     outcome = prepare(src, out, Settings(on_bad="skip"))
+    assert outcome.made == 1
     assert outcome.report["kept"] == 3
     assert outcome.report["skipped"] == {"bad": 1}
     assert outcome.report["why"][0]["why"].startswith("deep/c.jpg: found an empty file")
@@ -140,10 +141,18 @@ def test_an_animation_is_left_out_under_either_policy(src, tmp_path):
 
 
 def test_faults_of_the_scan(src, tmp_path):
+    """Those of captions and those of media are listed together."""
     (src / "e.txt").unlink()
-    assert f"{src}: 1 faults" in page(src, tmp_path / "out", Settings())
+    assert f"{src}: 1 faults\n" in page(src, tmp_path / "out", Settings())
+    good = (src / "deep" / "c.jpg").read_bytes()
+    (src / "deep" / "c.jpg").write_bytes(good[:99])
+    lines = page(src, tmp_path / "out", Settings()).splitlines()
+    assert lines[0] == f"{src}: 2 faults; 1 of 3 files cannot be used"
+    assert [line.strip().split(":")[0] for line in lines[1:]] == [f"{src}/e.bmp", f"{src}/deep/c.jpg"]
+    (src / "deep" / "c.jpg").write_bytes(good)
     report = prepare(src, tmp_path / "out", Settings(on_bad="skip")).report
     assert report["skipped"] == {"incomplete": 1}
+    assert f"{src}: 1 faults\n" in page(src, tmp_path / "out", Settings())  # also where a result is there
 
 
 def test_a_run_that_was_stopped_goes_on(src, tmp_path, monkeypatch):
@@ -267,4 +276,7 @@ def test_clips(tmp_path):
     assert next(manifest(out))["fps"] == 10
     prepare(src, tmp_path / "again", settings)
     assert tree(out) == tree(tmp_path / "again")
+    odd = prepare(src, tmp_path / "odd", Settings(sizes=((33, 47),), clip=Clip(9, 10, "loop")))
+    assert odd.report["kept"] == 3
+    assert {(e["height"], e["width"], e["frames"]) for e in manifest(tmp_path / "odd")} == {(32, 46, 9)}
     assert "found a folder" not in page(src, tmp_path / "pictures", Settings())

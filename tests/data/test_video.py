@@ -3,13 +3,15 @@
 import random
 import struct
 import time
+import weakref
 
 import av
 import pytest
 import torch
 from clips import numbers, write
 
-from sanarl.data.video import Clip, ShortClip, decode_clip, examine_clip, probe
+from sanarl.data.media import planes
+from sanarl.data.video import Clip, ShortClip, clip_pictures, decode_clip, examine_clip, probe
 from sanarl.errors import UserError
 
 
@@ -33,8 +35,7 @@ def test_containers(tmp_path, name, codec):
     path = write(tmp_path / name, 20, codec=codec)
     media = decode_clip(path, Clip(9, 30))
     assert media.shape == (9, 3, 48, 64)
-    assert media.dtype == torch.float32
-    assert 0 <= media.min() <= media.max() <= 1
+    assert media.dtype == torch.uint8
     assert numbers(media) == list(range(9))
     assert probe(path).frames == 20
 
@@ -108,6 +109,24 @@ def test_short_videos(tmp_path, short, expected):
         return
     text = page(decode_clip, path, Clip(9, 10, short), kind=ShortClip)
     assert text == f"{path}: found 0.500 s, which is 5 frames at 10 fps; accepted: more than 0.800 s (9 frames)"
+
+
+def test_a_video_of_one_frame_that_lasts_for_no_time(tmp_path):
+    path = write(tmp_path / "a.mkv", 1, fps=1000)
+    assert numbers(decode_clip(path, Clip(5, 10, "loop"))) == [0] * 5
+    assert numbers(decode_clip(path, Clip(5, 10, "pad"))) == [0] * 5
+
+
+@pytest.mark.parametrize("short", ["error", "loop", "pad"])
+def test_frames_come_one_by_one(tmp_path, short):
+    """Pictures live no longer than they are looked at, also where a clip plays again; they are those of the clip."""
+    path = write(tmp_path / "a.mp4", 40 if short == "error" else 12, fps=10)
+    clip, alive, shown_pictures = Clip(33, 10, short), [], []
+    for picture in clip_pictures(path, clip):
+        alive.append(weakref.ref(picture))
+        shown_pictures.append(planes(picture))
+        assert sum(one() is not None for one in alive[:-1] if one() is not picture) <= 1
+    assert torch.equal(torch.stack(shown_pictures), decode_clip(path, clip))
 
 
 def test_a_video_of_just_the_length_is_long_enough(tmp_path):

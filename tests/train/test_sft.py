@@ -7,6 +7,7 @@ from sanarl.data.order import picks
 from sanarl.datasets.shapes import get_dataset
 from sanarl.models.load import load_model
 from sanarl.training import build, settings
+from sanarl.training.cached import encoded
 
 
 def test_a_step_taken_apart(train, tmp_path):
@@ -23,7 +24,7 @@ def test_a_step_taken_apart(train, tmp_path):
     items = [dataset[i] for i in picks(len(dataset), 6, 6, 5, True)]
     found = sft.terms(
         policy,
-        [item["media"] for item in items],
+        encoded(model, items, config.sft.mini_batch),
         [item["prompt"] for item in items],
         torch.arange(6),
         settings.sft_setup(config).settings,

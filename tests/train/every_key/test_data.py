@@ -116,7 +116,7 @@ def test_a_picture_is_what_training_takes(lab, tmp_path):
     pair(tmp_path, "a", Image.new("RGB", (64, 64), (255, 0, 0)))
     with lab.parts("sft-lora", f"{DATASET}.local_dir={tmp_path}", f'{DATASET}.name=""', module=PAIRS) as made:
         media = made.loader().take(0, range(1))[0]["media"]
-    assert torch.equal(media[0, :, 0, 0], torch.tensor([1.0, 0.0, 0.0]))
+    assert torch.equal(media[0, :, 0, 0], torch.tensor([255, 0, 0], dtype=torch.uint8))
 
 
 @honours("data.cache")
