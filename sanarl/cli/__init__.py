@@ -22,7 +22,7 @@ for _name in COMMANDS:
 
 
 def main() -> None:
-    """Run; what the user can mend goes to stderr without a traceback, with exit code 2."""
+    """Run; what the user can mend goes to stderr without a traceback, with exit code 2 (1: a service stayed away)."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -30,4 +30,4 @@ def main() -> None:
         app()
     except UserError as error:
         print(error, file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.exit_code)

@@ -79,11 +79,10 @@ def _scores(names: list[str], pictures: "list[Tensor]", prompt: str, metadata: d
         return [mix(picture[None], [prompt], [metadata]) for picture in pictures]
 
     from sanarl.config.schema import RemoteReward, RewardFunction
-    from sanarl.rewards.remote import RemoteScoring, addresses
-    from sanarl.rewards.wire import MAIN_KEYS
+    from sanarl.rewards.remote import RemoteScoring
 
-    functions = tuple(RewardFunction(name=name, score_key=MAIN_KEYS.get(name)) for name in names)
-    with RemoteScoring(RemoteReward(reward_fns=functions, patience_s=30.0), addresses()) as scoring:
+    functions = tuple(RewardFunction(name=name) for name in names)
+    with RemoteScoring(RemoteReward(reward_fns=functions, patience_s=30.0)) as scoring:
         scoring.check()
         found = []
         for picture in pictures:
@@ -103,7 +102,7 @@ def bench(
 ) -> None:
     """Send noise to the service of REMOTE_REWARD_ENQUEUE_URL and print throughput and latency."""
     from sanarl.rewards import bench as load
-    from sanarl.rewards.remote import addresses
+    from sanarl.rewards.services import addresses
 
     found = load.run(addresses(), reward, prompt, images, size, requests, clients)
     if as_json:

@@ -51,7 +51,7 @@ def build(reward_function: Mapping[str, float], arguments: Mapping[str, Mapping[
     Raises:
         UserError: Listing every unknown name, unusable object, argument and weight, and missing weights.
     """
-    from sanarl.rewards.mix import Mix
+    from sanarl.rewards.mix import RESERVED, Mix
 
     if not reward_function:
         raise UserError(f"reward_function is empty; accepted: {_accepted()}")
@@ -65,7 +65,7 @@ def build(reward_function: Mapping[str, float], arguments: Mapping[str, Mapping[
             continue
         try:
             reward = _resolve(name, arguments.get(name, {}))
-            parts[label if short.count(label) == 1 else name] = (float(weight), reward)
+            parts[label if short.count(label) == 1 and label not in RESERVED else name] = (float(weight), reward)
         except UserError as error:
             faults.append(str(error))
     faults += [
@@ -142,6 +142,6 @@ def _check_call(name: str, reward: Any) -> None:
     except ValueError:  # built-in without a signature: the first call will tell
         return
     try:
-        signature.bind(None, None, None)
+        signature.bind(None, None, None, **({"only_strict": False} if "only_strict" in signature.parameters else {}))
     except TypeError as error:
         raise UserError(f"reward {name!r}: found the arguments {signature}; accepted: {accepted}") from error

@@ -73,7 +73,7 @@ def run(where: Addresses, reward: str, prompt: str, images: int, size: int, requ
     Raises:
         RewardError: When a request fails.
     """
-    from sanarl.rewards.wire import MAIN_KEYS
+    from sanarl.rewards.answers import MAIN_KEYS
 
     media = np.random.default_rng(0).integers(0, 256, (images, size, size, 3), dtype=np.uint8)
     order = Order([prompt] * images, media, [{}] * images, [(reward, MAIN_KEYS.get(reward, reward))])

@@ -19,8 +19,11 @@ JOIN_S = 1.0
 class _Batch:
     """Some rows on their way through the mix."""
 
-    def __init__(self, rows: list[int], media: Tensor, prompts: list[str], metadata: list[dict[str, Any]]):
+    def __init__(
+        self, rows: list[int], media: Tensor, prompts: list[str], metadata: list[dict[str, Any]], only_strict: bool
+    ):
         self.rows, self.media, self.prompts, self.metadata = rows, media, prompts, metadata
+        self.only_strict = only_strict
         self.running: str | None = None  # the reward at work, for the error when a deadline passes
         self.result: Future[Scores] = Future()
 
@@ -31,7 +34,7 @@ class _Batch:
         if not self.result.set_running_or_notify_cancel():
             return
         try:
-            self.result.set_result(mix(self.media, self.prompts, self.metadata, self.started))
+            self.result.set_result(mix(self.media, self.prompts, self.metadata, self.started, self.only_strict))
         except BaseException as error:  # raised again by collect
             self.result.set_exception(error)
 
@@ -63,7 +66,12 @@ class Scoring:
             del batch  # its pictures
 
     def submit(
-        self, rows: Sequence[int], media: Tensor, prompts: Sequence[str], metadata: Sequence[dict[str, Any]]
+        self,
+        rows: Sequence[int],
+        media: Tensor,
+        prompts: Sequence[str],
+        metadata: Sequence[dict[str, Any]],
+        only_strict: bool = False,
     ) -> None:
         """Queue some rows and return at once.
 
@@ -72,6 +80,7 @@ class Scoring:
             media: (B, F, 3, H, W) in [0, 1]; must not be changed until ``collect`` returned.
             prompts: B prompts.
             metadata: B dicts.
+            only_strict: The scores are for training; see :class:`~sanarl.rewards.mix.Mix`.
 
         Raises:
             ValueError: If a row was already submitted or the lengths differ.
@@ -86,12 +95,14 @@ class Scoring:
         if self._closed:
             raise ValueError("submit after close")
         if rows:
-            batch = _Batch(rows, media, list(prompts), list(metadata))
+            batch = _Batch(rows, media, list(prompts), list(metadata), only_strict)
             self._batches.append(batch)
             self._queue.put(batch)
 
     def collect(self, deadline_s: float) -> Scores:
         """Wait for everything submitted, return it in ascending row order and forget it.
+
+        The weighted sum is also a part of its own, ``avg``.
 
         Args:
             deadline_s: Seconds to wait from now.
@@ -125,7 +136,7 @@ class Scoring:
 
     def _joined(self, batches: list[_Batch]) -> Scores:
         if not batches:
-            return Scores(torch.zeros(0), {name: torch.zeros(0) for name in self.mix.names})
+            return Scores(torch.zeros(0), {name: torch.zeros(0) for name in (*self.mix.names, "avg")})
         scores = [b.result.result() for b in batches]
         names = list(scores[0].parts)
         for batch, score in zip(batches, scores, strict=True):
@@ -134,7 +145,8 @@ class Scoring:
                 raise RewardError(f"the scores {odd} came for some batches only (prompt {batch.prompts[0]!r})")
         order = torch.tensor([row for b in batches for row in b.rows]).argsort()
         total = torch.cat([s.total for s in scores])[order]
-        return Scores(total, {name: torch.cat([s.parts[name] for s in scores])[order] for name in names})
+        parts = {name: torch.cat([s.parts[name] for s in scores])[order] for name in names}
+        return Scores(total, parts | {"avg": total.clone()})
 
     def close(self) -> None:
         """Drop what was not collected; threads that are still at work are daemons and are not waited for."""

@@ -1,5 +1,6 @@
 """Several rewards as one number: a weighted sum that keeps its parts."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +11,21 @@ from torch import Tensor
 from sanarl.errors import UserError
 from sanarl.importing import where
 
-# media (B, F, 3, H, W) in [0, 1], prompts, metadata -> (B,), or a dict of such tensors
-Reward = Callable[[Tensor, list[str], list[dict[str, Any]]], Tensor | dict[str, Tensor]]
+# media (B, F, 3, H, W) in [0, 1], prompts, metadata -> (B,), or a dict of such tensors; one that has a keyword
+# only_strict is told whether the scores are for training
+Reward = Callable[..., Tensor | dict[str, Tensor]]
+
+
+RESERVED = frozenset({"avg", "contrast", "diversity", "max", "mean", "min", "range", "reward"})
+"""Names of statistics, under which no reward is reported: one that is called so keeps its full name."""
 
 
 class RewardError(UserError):
     """A reward failed or gave something that is not a score; the page names the reward and the prompt."""
+
+    def __init__(self, text: str, exit_code: int = 2):
+        super().__init__(text)
+        self.exit_code = exit_code
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,7 @@ class Mix:
 
     def __init__(self, parts: Mapping[str, tuple[float, Reward]]):
         self.parts = dict(parts)
+        self._told = {name for name, (_, reward) in self.parts.items() if _is_told(reward)}
 
     @property
     def names(self) -> list[str]:
@@ -48,6 +59,7 @@ class Mix:
         prompts: list[str],
         metadata: list[dict[str, Any]],
         started: Callable[[str], None] | None = None,
+        only_strict: bool = False,
     ) -> Scores:
         """Score a batch.
 
@@ -59,6 +71,8 @@ class Mix:
             prompts: B prompts.
             metadata: B dicts.
             started: Called with a reward's name just before it runs.
+            only_strict: The scores are for training: a reward that takes this keyword leaves out what it reports for
+                people alone.
 
         Raises:
             RewardError: If a reward raised, or gave the wrong type, the wrong length, NaN or infinity.
@@ -72,15 +86,31 @@ class Mix:
         for name, (weight, reward) in self.parts.items():
             if started is not None:
                 started(name)
-            scores = _named(name, _call(name, reward, media, prompts, metadata), prompts)
+            options = {"only_strict": only_strict} if name in self._told else {}
+            scores = _named(name, _call(name, reward, media, prompts, metadata, options), prompts)
             total += weight * scores[name].double()
             parts |= scores
         return Scores(total.float(), parts)
 
 
-def _call(name: str, reward: Reward, media: Tensor, prompts: list[str], metadata: list[dict[str, Any]]) -> Any:
+def _is_told(reward: Reward) -> bool:
+    """Whether a reward has a keyword ``only_strict``."""
     try:
-        return reward(media, list(prompts), list(metadata))
+        return "only_strict" in inspect.signature(reward).parameters
+    except ValueError:  # built-in without a signature
+        return False
+
+
+def _call(
+    name: str,
+    reward: Reward,
+    media: Tensor,
+    prompts: list[str],
+    metadata: list[dict[str, Any]],
+    options: dict[str, bool],
+) -> Any:
+    try:
+        return reward(media, list(prompts), list(metadata), **options)
     except UserError as error:
         raise RewardError(f"reward {name!r}: {error}") from error
     except (Exception, SystemExit) as error:  # a reward that exits must not end the run with its own code

@@ -1,6 +1,5 @@
 """Rewards that a service scores, with the interface of ``local.Scoring``: submit while sampling, collect once."""
 
-import os
 import queue
 import sys
 import threading
@@ -13,34 +12,18 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from sanarl.config.schema.rewards import RemoteReward, RewardFunction
-from sanarl.errors import UserError
-from sanarl.rewards import wire
-from sanarl.rewards.exchange import Addresses, Exchange, Order
+from sanarl.config.schema.rewards import RemoteReward
+from sanarl.rewards import answers
+from sanarl.rewards.exchange import PREFLIGHT_S, Addresses, Exchange, Order
 from sanarl.rewards.mix import RewardError, Scores
+from sanarl.rewards.patience import STAYED_AWAY
+from sanarl.rewards.services import Labelled, combine, keys_read, labelled, score_key, services, strictness
 
 CONCURRENT = 8
-"""Requests that are on their way at a time."""
+"""Requests that are on their way to a service at a time."""
 
-
-def addresses() -> Addresses:
-    """Where the service is, from the environment variables that Cosmos-RL reads.
-
-    Raises:
-        UserError: Naming what is not set.
-    """
-    names = ("REMOTE_REWARD_ENQUEUE_URL", "REMOTE_REWARD_FETCH_URL")
-    found = [tuple(url.strip() for url in os.environ.get(name, "").split(",") if url.strip()) for name in names]
-    missing = [name for name, urls in zip(names, found, strict=True) if not urls]
-    if missing:
-        raise UserError(
-            f"use_remote_reward is true, but {' and '.join(missing)} is not set in the environment; accepted: "
-            "http://HOST:PORT/api/reward/enqueue and .../api/reward/pull (several replicas separated by commas)"
-        )
-    for url in (*found[0], *found[1]):
-        if not url.startswith(("http://", "https://")):
-            raise UserError(f"found {url!r} as the address of the reward service; accepted: http:// or https://")
-    return Addresses(found[0], found[1], os.environ.get("REMOTE_REWARD_TOKEN", ""))
+Columns = dict[str, list[float]]
+"""Scores of some rows by the name that reports use."""
 
 
 def as_wire(media: Tensor) -> Tensor:
@@ -49,31 +32,16 @@ def as_wire(media: Tensor) -> Tensor:
     return (pixels[:, 0].permute(0, 2, 3, 1) if media.shape[1] == 1 else pixels.transpose(1, 2)).contiguous()
 
 
-def combine(settings: RemoteReward, scores: dict[str, list[float]]) -> list[float]:
-    """Scores by label -> one reward a picture: each clipped, weighted, summed; the sum clipped and scaled."""
-    total = torch.zeros(len(next(iter(scores.values()))), dtype=torch.float64)
-    for label, function in labelled(settings):
-        column = torch.tensor(scores[label], dtype=torch.float64)
-        total += column.clamp(function.clip_min, function.clip_max) * function.weight
-    return (total.clamp(settings.reward_clip_min, settings.reward_clip_max) * settings.scale).tolist()
-
-
-def labelled(settings: RemoteReward) -> list[tuple[str, RewardFunction]]:
-    """The functions that count, by the name that reports use: of several with one name, with their keys."""
-    functions = [function for function in settings.reward_fns if function.weight > 0]
-    names = [function.name for function in functions]
-    return [(f.name if names.count(f.name) == 1 else f"{f.name}/{f.score_key or f.name}", f) for f in functions]
-
-
 @dataclass
 class _Rows:
-    """Rows that wait to be sent, of one size."""
+    """Rows that wait to be sent, of one size and one purpose."""
 
     rows: list[int]
     media: Tensor  # (B, ...) uint8
     finite: Tensor  # (B,) bool
     prompts: list[str]
     metadata: list[dict[str, Any]]
+    only_strict: bool
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -81,7 +49,7 @@ class _Rows:
     def split(self, count: int) -> tuple["_Rows", "_Rows"]:
         """The first ``count``, and the rest."""
         halves = [
-            _Rows(self.rows[s], self.media[s], self.finite[s], self.prompts[s], self.metadata[s])
+            _Rows(self.rows[s], self.media[s], self.finite[s], self.prompts[s], self.metadata[s], self.only_strict)
             for s in (slice(count), slice(count, None))
         ]
         return halves[0], halves[1]
@@ -94,51 +62,134 @@ class _Rows:
             torch.cat([self.finite, other.finite]),
             self.prompts + other.prompts,
             self.metadata + other.metadata,
+            self.only_strict,
         )
+
+    def fits(self, other: "_Rows") -> bool:
+        """Whether these and others may be one request."""
+        return self.media.shape[1:] == other.media.shape[1:] and self.only_strict == other.only_strict
+
+
+class _Service:
+    """One service and what it scores."""
+
+    def __init__(self, where: Addresses, functions: list[Labelled], settings: RemoteReward):
+        self.functions = functions
+        weights = {function.name: function.weight for _, function in functions}
+        self.exchange = Exchange(where, weights, settings.deadline_s, settings.patience_s)
+
+    def score(self, rows: _Rows) -> Columns:
+        """Every label's scores of some rows, and what else the service told of them, as ``name/key``.
+
+        Raises:
+            RewardError: For pictures that are not finite, and as the exchange does.
+        """
+        finite = rows.finite.tolist()
+        if not all(finite):
+            prompt = rows.prompts[finite.index(False)]
+            raise RewardError(f"found NaN or infinity in the picture for prompt {prompt!r}")
+        wanted = [(f.name, score_key(f)) for _, f in self.functions]
+        strict = strictness(self.functions, rows.only_strict)
+        order = Order(rows.prompts, rows.media.cpu().numpy(), rows.metadata, wanted, strict)
+        found = self.exchange.ask(order)
+        columns: Columns = {}
+        for label, function in self.functions:
+            answer = found[function.name]
+            columns[label] = self.exchange.read(function.name, order, answers.read_scores, answer, score_key(function))
+        for name, answer in found.items():
+            columns |= self._others(name, self.exchange.read(name, order, answers.columns_of, answer), bool(strict))
+        return columns
+
+    def _others(self, name: str, columns: Columns, strict: bool) -> Columns:
+        """What an answer has beside the scores that are asked for."""
+        mine = [(label, keys_read(f)) for label, f in self.functions if f.name == name]
+        shown = {keys[0] for _, keys in mine if len(keys) == 1}
+        left_out = {answers.PUBLISHED} if strict and name in answers.WITH_TAGS else set()
+        return {f"{name}/{key}": values for key, values in columns.items() if key not in shown | left_out}
+
+
+@dataclass
+class _Sent:
+    """Rows on their way, and what each service says of them."""
+
+    rows: _Rows
+    answers: list[Future[Columns]]
 
 
 class RemoteScoring:
-    """Lets a service score: requests of up to ``batch_size`` samples, several at a time, while sampling goes on.
+    """Lets services score: requests of up to ``batch_size`` samples, several at a time, while sampling goes on.
 
     Args:
         settings: Which rewards, and how their scores become one.
-        where: The service.
+        where: The service of rewards without a url of their own; None: the environment's.
         say: Takes a line for the person who watches the run: that it waits, and that it goes on.
+
+    Raises:
+        UserError: A service is missing, or a url or ``only_strict`` cannot be.
     """
 
-    def __init__(self, settings: RemoteReward, where: Addresses, say: Callable[[str], None] | None = None):
+    def __init__(
+        self, settings: RemoteReward, where: Addresses | None = None, say: Callable[[str], None] | None = None
+    ):
         self.settings = settings
         self._functions = labelled(settings)
-        weights = {function.name: function.weight for _, function in self._functions}
-        self._exchange = Exchange(where, weights, settings.deadline_s, settings.patience_s)
-        self._exchange.say = say or (lambda text: print(text, file=sys.stderr, flush=True))
+        found = services(settings, where)
+        self._services = [_Service(at, functions, settings) for at, functions in found.items()]
+        self.say = say or (lambda text: print(text, file=sys.stderr, flush=True))
         self._waiting: _Rows | None = None
         self._taken: set[int] = set()
-        self._sent: list[tuple[_Rows, Future[dict[str, list[float]]]]] = []
-        self._queue: queue.SimpleQueue[tuple[_Rows, Future[dict[str, list[float]]]] | None] = queue.SimpleQueue()
+        self._sent: list[_Sent] = []
+        self._queue: queue.SimpleQueue[tuple[_Service, _Rows, Future[Columns]] | None] = queue.SimpleQueue()
         self._closed = False
-        for number in range(CONCURRENT):
+        self._workers = CONCURRENT * len(self._services)
+        for number in range(self._workers):
             threading.Thread(target=self._work, name=f"remote-reward-{number}", daemon=True).start()
+
+    @property
+    def labels(self) -> list[str]:
+        """What reports call the rewards."""
+        return [label for label, _ in self._functions]
 
     @property
     def say(self) -> Callable[[str], None]:
         """Takes a line for the person who watches the run."""
-        return self._exchange.say
+        return self._say
 
     @say.setter
     def say(self, say: Callable[[str], None]) -> None:
-        self._exchange.say = say
+        self._say = say
+        for service in self._services:
+            service.exchange.patience.say = say
 
     def check(self) -> None:
-        """Ask the service whether it is there and takes the token; one that does not answer is waited for later.
+        """Ask every service whether it is there and takes the token.
 
         Raises:
-            UserError: When it refuses.
+            RewardError: When one refuses or does not answer.
         """
-        self._exchange.ping()
+        for service in self._services:
+            service.exchange.ping()
+
+    def trial(
+        self, media: Tensor, prompts: Sequence[str], metadata: Sequence[dict[str, Any]], only_strict: bool
+    ) -> Scores:
+        """Score some samples before a run starts; nobody is waited for who does not answer."""
+        for service in self._services:
+            service.exchange.patience.silence_s = min(self.settings.patience_s, PREFLIGHT_S)
+        try:
+            self.submit(range(len(media)), media, prompts, metadata, only_strict)
+            return self.collect(0.0)
+        finally:
+            for service in self._services:
+                service.exchange.patience.silence_s = self.settings.patience_s
 
     def submit(
-        self, rows: Sequence[int], media: Tensor, prompts: Sequence[str], metadata: Sequence[dict[str, Any]]
+        self,
+        rows: Sequence[int],
+        media: Tensor,
+        prompts: Sequence[str],
+        metadata: Sequence[dict[str, Any]],
+        only_strict: bool = False,
     ) -> None:
         """Take some rows; send them as soon as they fill a request.
 
@@ -147,6 +198,7 @@ class RemoteScoring:
             media: (B, F, 3, H, W) in [0, 1]; rounded to 8 bits.
             prompts: B prompts.
             metadata: B dicts, which travel along.
+            only_strict: The scores are for training; see :class:`~sanarl.rewards.mix.Mix`.
 
         Raises:
             ValueError: If a row was already submitted or the lengths differ.
@@ -165,8 +217,8 @@ class RemoteScoring:
         self._check_tags(prompts, metadata)
         self._taken |= set(rows)
         finite = torch.isfinite(media).flatten(1).all(1)
-        new = _Rows(rows, as_wire(media), finite, list(prompts), list(metadata))
-        if self._waiting is not None and self._waiting.media.shape[1:] != new.media.shape[1:]:
+        new = _Rows(rows, as_wire(media), finite, list(prompts), list(metadata), only_strict)
+        if self._waiting is not None and not self._waiting.fits(new):
             self._flush()
         self._waiting = new if self._waiting is None else self._waiting.joined(new)
         while len(self._waiting) >= self.settings.batch_size:
@@ -176,7 +228,7 @@ class RemoteScoring:
     def _check_tags(self, prompts: Sequence[str], metadata: Sequence[dict[str, Any]]) -> None:
         """Find out here what the service could only fail on."""
         for _, function in self._functions:
-            if function.name not in wire.WITH_TAGS:
+            if function.name not in answers.WITH_TAGS:
                 continue
             for prompt, one in zip(prompts, metadata, strict=True):
                 lacking = [key for key in ("tag", "include") if key not in one]
@@ -190,30 +242,20 @@ class RemoteScoring:
         self._waiting = None
 
     def _send(self, rows: _Rows) -> None:
-        entry = (rows, Future())
-        self._sent.append(entry)
-        self._queue.put(entry)
+        sent = _Sent(rows, [Future() for _ in self._services])
+        self._sent.append(sent)
+        for service, future in zip(self._services, sent.answers, strict=True):
+            self._queue.put((service, rows, future))
 
     def _work(self) -> None:
         while (entry := self._queue.get()) is not None:
-            rows, future = entry
+            service, rows, future = entry
             if future.set_running_or_notify_cancel():
                 try:
-                    future.set_result(self._score(rows))
+                    future.set_result(service.score(rows))
                 except BaseException as error:  # raised again by collect
                     future.set_exception(error)
             del entry, rows, future  # the pictures
-
-    def _score(self, rows: _Rows) -> dict[str, list[float]]:
-        """Every label's scores of some rows, and ``reward``'s total."""
-        finite = rows.finite.tolist()
-        if not all(finite):
-            prompt = rows.prompts[finite.index(False)]
-            raise RewardError(f"found NaN or infinity in the picture for prompt {prompt!r}")
-        columns = [(f.name, f.score_key or f.name) for _, f in self._functions]
-        order = Order(rows.prompts, rows.media.cpu().numpy(), rows.metadata, columns)
-        found = self._exchange.score(order)
-        return dict(zip((label for label, _ in self._functions), found, strict=True))
 
     def collect(self, deadline_s: float) -> Scores:
         """Wait for everything submitted, return it in ascending row order and forget it.
@@ -228,7 +270,7 @@ class RemoteScoring:
         sent, self._sent, self._taken = self._sent, [], set()
         settings = self.settings
         limit = time.monotonic() + max(deadline_s, settings.deadline_s + settings.patience_s)
-        futures = [future for _, future in sent]
+        futures = [future for one in sent for future in one.answers]
         done, pending = wait(futures, max(0.0, limit - time.monotonic()), FIRST_EXCEPTION)
         for future in pending:
             future.cancel()
@@ -236,30 +278,32 @@ class RemoteScoring:
             if future in done and (error := future.exception()) is not None:
                 raise error
         if pending:
-            count = sum(len(rows) for rows, future in sent if future in pending)
-            raise RewardError(f"{self._exchange.name} did not score {count} pictures in time")
+            late = [s.exchange.name for n, s in enumerate(self._services) if any(o.answers[n] in pending for o in sent)]
+            count = sum(len(one.rows) for one in sent if pending & set(one.answers))
+            raise RewardError(f"{' and '.join(late)} did not score {count} pictures in time", STAYED_AWAY)
         return self._joined(sent)
 
-    def _joined(self, sent: list[tuple[_Rows, Future[dict[str, list[float]]]]]) -> Scores:
-        labels = [label for label, _ in self._functions]
-        columns: dict[str, list[float]] = {label: [] for label in labels}
-        for _, future in sent:
-            for label, values in future.result().items():
-                columns[label] += values
+    def _joined(self, sent: list[_Sent]) -> Scores:
+        labels = self.labels
         if not sent:
             return Scores(torch.zeros(0), {label: torch.zeros(0) for label in labels})
-        order = torch.tensor([row for rows, _ in sent for row in rows.rows]).argsort()
+        answered = [{k: v for future in one.answers for k, v in future.result().items()} for one in sent]
+        told = set[str].intersection(*(set(one) for one in answered)) - set(labels)  # by every answer
+        columns = {label: [v for one in answered for v in one[label]] for label in (*labels, *sorted(told))}
+        order = torch.tensor([row for one in sent for row in one.rows.rows]).argsort()
         total = torch.tensor(combine(self.settings, columns), dtype=torch.float64).float()[order]
         return Scores(total, {label: torch.tensor(values)[order] for label, values in columns.items()})
 
     def close(self) -> None:
         """Drop what was not collected and let the threads end; what is on its way is not waited for."""
         self._closed = True
-        for _, future in self._sent:
-            future.cancel()
+        for one in self._sent:
+            for future in one.answers:
+                future.cancel()
         self._sent, self._waiting = [], None
-        self._exchange.close()
-        for _ in range(CONCURRENT):
+        for service in self._services:
+            service.exchange.close()
+        for _ in range(self._workers):
             self._queue.put(None)
 
     def __enter__(self) -> Self:

@@ -22,25 +22,6 @@ TARGET_HEADER = "X-Lepton-Replica-Target"
 PENDING, UNKNOWN = "pending", "unknown"
 """``state`` of a pull that is answered with 400: wait, or nobody here knows that request."""
 
-MAIN_KEYS = {
-    "cosmos_reason1": "no_score",
-    "dance_grpo": "overall_reward",
-    "gen_eval": "gen_eval_score",
-    "geneval": "gen_eval_score",
-    "ocr": "ocr_reward",
-}
-"""Under which key the score that counts stands in an answer, where it is not the reward's name."""
-OTHER_KEYS = {
-    "cosmos_reason1": ("yes_logit", "no_logit"),
-    "dance_grpo": ("vq_reward", "mq_reward", "ta_reward"),
-    "gen_eval": ("gen_eval_reward", "gen_eval_strict"),
-}
-WITH_TAGS = frozenset({"gen_eval", "geneval"})
-"""Rewards that need every sample's ``tag`` and ``include``."""
-TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
-OTHER_TAG = -10.0
-"""Stands in a tag's column of GenEval where the sample has another tag."""
-
 HEADER_LIMIT = 10_000
 PIECE = 1 << 18
 _MAGIC = b"\x93NUMPY"
@@ -60,6 +41,8 @@ class Head:
     media_type: MediaType
     metadata: list[dict[str, Any]]
     """One dict a prompt."""
+    only_strict: bool
+    """Leave out what is for people alone."""
 
     @property
     def wanted(self) -> list[str]:
@@ -98,7 +81,11 @@ class Body:
 
 
 def pack(
-    prompts: Sequence[str], weights: Mapping[str, float], media: np.ndarray, metadata: Sequence[Mapping[str, Any]]
+    prompts: Sequence[str],
+    weights: Mapping[str, float],
+    media: np.ndarray,
+    metadata: Sequence[Mapping[str, Any]],
+    only_strict: bool | None = None,
 ) -> Body:
     """A request for pictures (B, H, W, 3) or clips (B, 3, T, H, W), uint8.
 
@@ -112,6 +99,8 @@ def pack(
         "reward_fn": dict(weights),
         "media_type": "image" if media.ndim == 4 else "video",
     }
+    if only_strict is not None:
+        head["geneval_only_strict"] = only_strict
     if any(metadata):
         head["metadata"] = [dict(m) for m in metadata]
     if metadata and all("tag" in m and "include" in m for m in metadata):
@@ -142,18 +131,19 @@ def read_head(line: bytes) -> Head:
         raise Malformed(f"the first line is a JSON {type(found).__name__}; accepted: an object")
     prompts = _texts(found, "prompts")
     weights = found.get("reward_fn")
-    if not isinstance(weights, dict) or not weights or not all(_is_number(weight) for weight in weights.values()):
+    if not isinstance(weights, dict) or not weights or not all(is_number(weight) for weight in weights.values()):
         raise Malformed("reward_fn is missing or no object of names and numbers")
     kind = str(found.get("media_type")).lower()
     media_type: MediaType = "image" if kind == "image" else "video" if kind == "video" else "latent"
-    return Head(prompts, weights, media_type, _metadata(found, len(prompts)))
+    return Head(prompts, weights, media_type, _metadata(found, len(prompts)), bool(found.get("geneval_only_strict")))
 
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether a value of JSON is a number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -182,10 +172,9 @@ def _metadata(found: dict[str, Any], count: int) -> list[dict[str, Any]]:
             if name == "video_fps":
                 value = value.get(name) if isinstance(value, dict) else None
             one.setdefault(name, value)
-    for key in ("geneval_only_strict", "ocr_use_gpu"):
-        if key in found:
-            for one in metadata:
-                one.setdefault(key, found[key])
+    if "ocr_use_gpu" in found:
+        for one in metadata:
+            one.setdefault("ocr_use_gpu", found["ocr_use_gpu"])
     return metadata
 
 
@@ -243,80 +232,3 @@ def misfit(head: Head, array: ArrayHeader) -> str | None:
     if shape[0] != len(head.prompts):
         return f"found {shape[0]} media for {len(head.prompts)} prompts; accepted: as many of both"
     return None
-
-
-def keyed(
-    name: str, parts: Mapping[str, list[float]], metadata: Sequence[Mapping[str, Any]]
-) -> dict[str, list[float] | dict[str, list[float]]]:
-    """Scores under the keys of an answer.
-
-    Args:
-        name: The reward.
-        parts: Its scores: the one that counts under its name, the others as ``name/key``.
-        metadata: Of every sample; GenEval's answer has a column for every tag.
-    """
-    keys: dict[str, list[float] | dict[str, list[float]]] = {}
-    for part, values in parts.items():
-        key = MAIN_KEYS.get(name, name) if part == name else part.removeprefix(f"{name}/")
-        if name in WITH_TAGS and not key.startswith("gen_eval_"):
-            key = f"gen_eval_{key}"
-        keys[key] = values
-    if name in WITH_TAGS:
-        passed = keys.get("gen_eval_reward", parts[name])  # as the peers: whether the published rules are met
-        rows = list(zip(passed, (one.get("tag") for one in metadata), strict=True))
-        keys["gen_eval_group"] = {tag: [v if found == tag else OTHER_TAG for v, found in rows] for tag in TAGS}
-    return keys
-
-
-def result(name: str, scores: Mapping[str, Any], info: Mapping[str, Any], seconds: float, decoded: float) -> str:
-    """The JSON text of scores.
-
-    Raises:
-        ValueError: for NaN and infinity, which JSON does not have.
-    """
-    answer = {
-        "scores": scores,
-        "input_info": info,
-        "duration": f"{seconds:.2f}",
-        "decoded_duration": f"{decoded:.2f}",
-        "type": name,
-    }
-    return json.dumps(answer, allow_nan=False)
-
-
-def failure(name: str, error: str) -> str:
-    """The JSON text of a reward that could not be scored."""
-    return json.dumps({"scores": None, "error": error, "type": name})
-
-
-def zeros(name: str, count: int) -> str:
-    """The JSON text for a reward that was skipped."""
-    keys = (MAIN_KEYS.get(name, name), *OTHER_KEYS.get(name, ()))
-    return result(name, {key: [0.0] * count for key in keys}, {}, 0.0, 0.0)
-
-
-def read_scores(answer: Any, key: str, count: int) -> list[float]:
-    """The scores of an answer under a key, or under several added ("a+b").
-
-    Raises:
-        Malformed: with the service's error, or what is wrong with its scores.
-    """
-    if not isinstance(answer, dict):
-        raise Malformed(f"found a {type(answer).__name__} as the answer; accepted: an object")
-    if answer.get("error") or not isinstance(answer.get("scores"), dict):
-        raise Malformed(str(answer.get("error") or "the answer has no scores"))
-    scores = answer["scores"]
-    keys = [key] if key in scores else [part.strip() for part in key.split("+")]
-    columns = []
-    for name in keys:
-        column = scores.get(name)
-        if column is None:
-            raise Malformed(f"the answer has no score {name!r}; it has {sorted(scores)}; set score_key")
-        if not isinstance(column, list) or not all(_is_number(value) for value in column):
-            raise Malformed(f"{name!r} is no list of numbers")
-        if len(column) != count:
-            raise Malformed(f"{name!r} has {len(column)} scores for {count} pictures")
-        if not all(math.isfinite(value) for value in column):
-            raise Malformed(f"{name!r} holds NaN or infinity")
-        columns.append(column)
-    return [float(sum(values)) for values in zip(*columns, strict=True)]

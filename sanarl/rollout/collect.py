@@ -1,5 +1,6 @@
 """Samples with their scores: media go to the rewards as they appear, while sampling goes on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,9 @@ from torch import Tensor
 from sanarl.maths import draw
 from sanarl.models.policy import Policy
 from sanarl.rewards.local import Scoring
-from sanarl.rewards.mix import Scores
+from sanarl.rewards.mix import RewardError, Scores
 from sanarl.rollout.generate import Sampler, generate
+from sanarl.runtime.world import World
 from sanarl.types import Rollout
 
 THUMBNAIL = 8
@@ -45,6 +47,7 @@ def collect(
     scoring: Scoring | None,
     deadline_s: float,
     shown_rows: range,
+    only_strict: bool = True,
 ) -> Collected:
     """Sample every row of ``request`` and score it.
 
@@ -56,6 +59,7 @@ def collect(
         scoring: where media go; None scores nothing.
         deadline_s: seconds that scoring may take after the last sample is there.
         shown_rows: whose media are kept for people to look at.
+        only_strict: the scores are for training, not for people to read; see ``Mix``.
 
     Raises:
         RewardError: when a scorer fails or is late.
@@ -66,7 +70,7 @@ def collect(
     for rows, part, media in generate(policy, request.prompts, request.ids, request.groups, sampler, key):
         listed = rows.tolist()
         if scoring is not None:
-            scoring.submit(listed, media, part.prompts, [request.metadata[i] for i in listed])
+            scoring.submit(listed, media, part.prompts, [request.metadata[i] for i in listed], only_strict)
         parts.append(part)
         shown.append(media[[place for place, row in enumerate(listed) if row in shown_rows]].cpu())
         thumbnails.append(thumbnail(media).cpu())
@@ -77,6 +81,24 @@ def collect(
         shown=torch.cat(shown) if shown else torch.zeros(0),
         thumbnails=torch.cat(thumbnails[1:]) if parts else thumbnails[0],
     )
+
+
+def on_all_ranks(world: World, work: Callable[[], Collected]) -> Collected:
+    """What ``work`` collects here, unless a reward fails on any rank: then every rank fails, with the same exit code.
+
+    Raises:
+        RewardError: on every rank; those where nothing failed say that another names the cause.
+    """
+    found, failure = None, None
+    try:
+        found = work()
+    except RewardError as error:
+        failure = error
+    code = max(world.gather_objects(0 if failure is None else failure.exit_code))
+    if code:
+        raise failure or RewardError("a reward failed on another rank, which names it", code)
+    assert found is not None, "no failure"
+    return found
 
 
 def thumbnail(media: Tensor) -> Tensor:

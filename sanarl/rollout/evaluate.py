@@ -9,7 +9,7 @@ from torch import Tensor
 from sanarl.maths import draw
 from sanarl.models.policy import Policy
 from sanarl.rewards.local import Scoring
-from sanarl.rollout.collect import Collected, Request, collect, picture_statistics
+from sanarl.rollout.collect import Collected, Request, collect, on_all_ranks, picture_statistics
 from sanarl.rollout.generate import Sampler
 from sanarl.runtime.world import World
 
@@ -49,6 +49,9 @@ def evaluate(policy: Policy, held_out: HeldOut, world: World) -> Evaluated:
 
     Returns:
         ``eval/reward``, ``eval/<scorer>`` for every part of it, ``eval/contrast`` and ``eval/diversity``.
+
+    Raises:
+        RewardError: when a reward fails, on every rank when it does on any.
     """
     n, repeat = len(held_out), held_out.num_samples
     mine = world.rows(n)
@@ -59,7 +62,12 @@ def evaluate(policy: Policy, held_out: HeldOut, world: World) -> Evaluated:
         groups=torch.tensor([i // repeat for i in mine], dtype=torch.int64),
     )
     shown_rows = range(0, len(mine), max(len(mine) // held_out.num_shown, 1))  # evenly spread
-    found = collect(policy, request, held_out.sampler, held_out.key, held_out.scoring, held_out.deadline_s, shown_rows)
+
+    def work() -> Collected:
+        sampler, scoring, deadline_s = held_out.sampler, held_out.scoring, held_out.deadline_s
+        return collect(policy, request, sampler, held_out.key, scoring, deadline_s, shown_rows, only_strict=False)
+
+    found = on_all_ranks(world, work)
     groups = torch.arange(n) // repeat
     thumbnails = gather_thumbnails(found, world, n)
     metrics = {f"eval/{name}": value for name, value in picture_statistics(thumbnails, groups).items()}

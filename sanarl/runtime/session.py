@@ -53,6 +53,8 @@ class Progress:
     best_reward: float | None = None
     """Highest held-out reward so far, and the step it was reached at."""
     best_step: int = 0
+    unlogged: dict[str, float] | None = None
+    """Metrics of a step whose evaluation could not be finished; it comes first when the run goes on."""
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -60,7 +62,7 @@ class Progress:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what a checkpoint kept."""
-        for name in asdict(self):
+        for name in asdict(self).keys() & state.keys():
             setattr(self, name, state[name])
 
     def rewarded(self, reward: float, step: int) -> None:
@@ -223,6 +225,17 @@ class Session:
         if step and self._saving.at_exit and not is_there:
             self._save_if_due(export, stop=True)
         self.console.line(f"stopped after step {step} of {self.total}")
+
+    def save_unevaluated(self, step: int, metrics: dict[str, float], export: Callable[[Path], None]) -> None:
+        """Save ``step``, which is complete but for its evaluation, with its metrics; every rank calls this."""
+        self.progress.step, self.progress.unlogged = step, metrics
+        self.save_complete(export)
+
+    def catch_up(self, metrics: dict[str, float], export: Callable[[Path], None]) -> None:
+        """Log the step that a run goes on from, now that it is evaluated, and save it again when that is due."""
+        self.progress.unlogged = None
+        self.log(self.progress.step, metrics)
+        self._save_if_due(export, stop=False)
 
     def _write(self, step: int, saved: dict[str, Any]) -> None:
         path = checkpoint.write(self.folder.checkpoints, step, self._identity, saved)

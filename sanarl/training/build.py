@@ -18,9 +18,10 @@ from sanarl.models.base import FlowModel
 from sanarl.models.load import ModelSettings, load_model
 from sanarl.models.policy import Policy
 from sanarl.rewards import build as build_rewards
-from sanarl.rewards.dry import dry_call, trial_media
+from sanarl.rewards.dry import Trial, dry_call, trial_media
 from sanarl.rewards.local import Scoring
-from sanarl.rewards.remote import RemoteScoring, addresses
+from sanarl.rewards.remote import RemoteScoring
+from sanarl.rewards.services import services
 from sanarl.rollout.evaluate import HeldOut
 from sanarl.runtime.optim import Ema
 from sanarl.runtime.session import Session
@@ -55,6 +56,17 @@ def refuse_unsupported(config: Config) -> None:
         raise UserError("this version cannot train that preset:\n" + "\n".join(f"  {fault}" for fault in faults))
 
 
+def find_services(config: Config) -> None:
+    """Look, before anything is loaded, whether it is known where the services of a configuration are.
+
+    Raises:
+        UserError: naming what is missing.
+    """
+    for which in (_training_rewards(config), evaluation_rewards(config)):
+        if isinstance(which, RemoteReward):
+            services(which)
+
+
 @dataclass
 class Parts:
     """What a run is made of, before anything is written. Enter it to have its threads ended."""
@@ -76,20 +88,20 @@ class Parts:
             scoring.close()
 
     def tried_rewards(self) -> list[str]:
-        """Score a ramp once with every reward of this process: a line each, or what is wrong with it."""
-        samples: dict[Rewards, tuple[str, dict[str, Any]]] = {}
+        """Score a ramp once with every reward, here and of services: a line each, or what is wrong with it."""
+        samples: dict[Rewards, tuple[str, dict[str, Any], bool]] = {}
         if self.held_out is not None:
-            samples[evaluation_rewards(self.config)] = self.held_out.prompts[0], self.held_out.metadata[0]
+            samples[evaluation_rewards(self.config)] = self.held_out.prompts[0], self.held_out.metadata[0], False
         if self.config.task == "nft":
             first = self.dataset[0]
-            samples[_training_rewards(self.config)] = first["prompt"], first["metadata"]
+            samples[_training_rewards(self.config)] = first["prompt"], first["metadata"], True
         size = self.config.policy.diffusers.inference_size
         media = trial_media(size, self.config.sample_frames, self.world.device)
         return [
             line
-            for which, (prompt, metadata) in samples.items()
-            if isinstance(scoring := self.rewards.get(which), Scoring)
-            for line in dry_call(scoring.mix, media, [prompt] * 2, [metadata] * 2)
+            for which, (prompt, metadata, only_strict) in samples.items()
+            if (scoring := self.rewards.get(which)) is not None
+            for line in dry_call(scoring, Trial(media, [prompt] * 2, [metadata] * 2, only_strict))
         ]
 
     @property
@@ -152,6 +164,7 @@ def parts(
         UserError: for whatever the user can mend.
     """
     refuse_unsupported(config)
+    find_services(config)
     module = load_module(dataset_module or default_module(config))
     dataset = module.train(config)
     _agree(dataset, world)
@@ -226,11 +239,11 @@ def evaluation_rewards(config: Config) -> Rewards:
 
 
 def _scoring(which: Rewards) -> Scoring | RemoteScoring:
-    """What scores, with its threads; a service is asked whether it takes our token."""
+    """What scores, with its threads; a service is asked whether it is there and takes our token."""
     if not isinstance(which, RemoteReward):
         weights = {name: weight for name, weight, _ in which}
         return Scoring(build_rewards(weights, {name: dict(given) for name, _, given in which if given}))
-    scoring = RemoteScoring(which, addresses())
+    scoring = RemoteScoring(which)
     try:
         scoring.check()
     except BaseException:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sanarl.models.export import export
 from sanarl.models.policy import Policy
+from sanarl.rewards.mix import RewardError
 from sanarl.rollout import preview
 from sanarl.rollout.evaluate import Evaluated, HeldOut, evaluate
 from sanarl.runtime import optim
@@ -94,6 +95,31 @@ class Job:
         if "eval/reward" in found.metrics:
             session.progress.rewarded(found.metrics["eval/reward"], step)
         return found.metrics
+
+    def begin(self) -> None:
+        """Evaluate before the first step, or what a run that goes on left unevaluated, and log it.
+
+        Raises:
+            RewardError: when a reward fails; a step that was saved unevaluated stays so.
+        """
+        session, progress = self.session, self.session.progress
+        if progress.unlogged is not None:
+            metrics = progress.unlogged | self.evaluate_if_due(progress.step)
+            session.catch_up(metrics, self.export)
+        elif progress.step == 0 and (metrics := self.evaluate_if_due(0)):
+            session.log(0, metrics)
+
+    def conclude(self, step: int, metrics: dict[str, float]) -> dict[str, float]:
+        """The metrics of a step with those of the evaluation after it, when one is due.
+
+        Raises:
+            RewardError: when a reward fails; the step is saved, and a run that goes on from there evaluates it first.
+        """
+        try:
+            return metrics | self.evaluate_if_due(step)
+        except RewardError:
+            self.session.save_unevaluated(step, metrics, self.export)
+            raise
 
     def _write_sheets(self, found: Evaluated, step: int, last: bool) -> None:
         folder = self.session.folder.samples

@@ -18,7 +18,7 @@ from sanarl.errors import UserError
 from sanarl.runtime.signals import EXIT
 from sanarl.runtime.world import is_rank
 from sanarl.training import run
-from sanarl.training.build import refuse_unsupported
+from sanarl.training.build import find_services, refuse_unsupported
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 PR_SET_PDEATHSIG = 1
@@ -48,6 +48,7 @@ def main(
     if is_rank() or (count := processes(nproc)) == 1:
         return run.run(loaded, dataset_module, resume, dry_run).exit_code
     refuse_unsupported(loaded.config)
+    find_services(loaded.config)
     return launch(count, [sys.executable, "-m", "sanarl", *sys.argv[1:]])
 
 

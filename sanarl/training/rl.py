@@ -19,7 +19,7 @@ from sanarl.rewards.local import Scoring
 from sanarl.rewards.mix import RewardError
 from sanarl.rewards.remote import RemoteScoring
 from sanarl.rollout import preview
-from sanarl.rollout.collect import Collected, Request, collect, picture_statistics
+from sanarl.rollout.collect import Collected, Request, collect, on_all_ranks, picture_statistics
 from sanarl.rollout.evaluate import gather_scores, gather_thumbnails
 from sanarl.rollout.generate import Sampler
 from sanarl.runtime.world import World
@@ -59,8 +59,7 @@ def train(job: Job, loader: Loader, scoring: Scoring | RemoteScoring, setup: Set
         RewardError: when a reward fails; what is complete was saved.
     """
     session, policy, world = job.session, job.policy, job.session.world
-    if session.progress.step == 0 and (metrics := job.evaluate_if_due(0)):
-        session.log(0, metrics)
+    job.begin()
     for step in session.steps(job.export):
         with session.timed("step"):
             request, groups, prompts = ask(loader, step, world, setup)  # data
@@ -83,7 +82,7 @@ def train(job: Job, loader: Loader, scoring: Scoring | RemoteScoring, setup: Set
                 session.console.line(
                     f"step {step}: the rewards of every group are all equal; such a step teaches nothing"
                 )
-            metrics |= job.evaluate_if_due(step)
+            metrics = job.conclude(step, metrics)
         session.log(step, metrics)
     return session.signals.exit_code
 
@@ -116,17 +115,16 @@ def sample(job: Job, request: Request, scoring: Scoring | RemoteScoring, step: i
     """
     policy, session = job.policy, job.session
     shown = range(setup.group_size if setup.shows(step) else 0)
-    found, failure = None, None
-    with policy.old():
-        try:
-            found = collect(policy, request, setup.sampler, (setup.seed, step), scoring, setup.deadline_s, shown)
-        except RewardError as error:
-            failure = error
-    if session.world.agree(failure is not None):
+
+    def work() -> Collected:
+        with policy.old():
+            return collect(policy, request, setup.sampler, (setup.seed, step), scoring, setup.deadline_s, shown)
+
+    try:
+        return on_all_ranks(session.world, work)
+    except RewardError:
         session.save_complete(job.export)
-        raise failure or RewardError(f"step {step}: a reward failed on another rank, which names it")
-    assert found is not None, "no failure"
-    return found
+        raise
 
 
 def slices(groups: Tensor, step: int, setup: Setup) -> Iterator[Tensor]:

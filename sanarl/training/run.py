@@ -202,10 +202,11 @@ def measured(made: Parts, steps: int) -> tuple[list[dict[str, float]], int]:
 
 
 def _measure(loaded: Loaded, made: Parts) -> None:
-    """Take a step or two without saving, and print what the whole run would be and take."""
+    """Try the rewards, take a step or two without saving, and print what the whole run would be and take."""
+    tried = made.tried_rewards()
     lines, save_bytes = measured(made, MEASURED_STEPS)
     seconds = lines[-1]["time/step"] if lines else 0.0
     console = Console(None, quiet=not made.world.main)
     notes = [f"{note.level}: {note.text}" for note in loaded.notes]
-    for line in [*notes, *plan.overview(made, made.total_steps), *plan.costs(made, seconds, save_bytes)]:
+    for line in [*notes, *plan.overview(made, made.total_steps), *tried, *plan.costs(made, seconds, save_bytes)]:
         console.line(line)

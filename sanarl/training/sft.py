@@ -27,10 +27,12 @@ def train(job: Job, loader: Loader, setup: Setup) -> int:
 
     Returns:
         The exit code: 0, or 130 / 143 after a signal.
+
+    Raises:
+        RewardError: when a reward fails in an evaluation; the step was saved.
     """
     session, n = job.session, setup.samples_per_step
-    if session.progress.step == 0 and (metrics := job.evaluate_if_due(0)):
-        session.log(0, metrics)
+    job.begin()
     for step in session.steps(job.export):
         with session.timed("step"):
             mine = session.world.rows(n)
@@ -50,6 +52,6 @@ def train(job: Job, loader: Loader, setup: Setup) -> int:
                     share=len(mine) / n,
                     step=step,
                 )
-            metrics |= job.evaluate_if_due(step)
+            metrics = job.conclude(step, metrics)
         session.log(step, metrics)
     return session.signals.exit_code

@@ -112,6 +112,14 @@ def test_two_functions_of_one_name_keep_their_full_names(mine):
     assert build(dict.fromkeys(names, 1.0)).names == names
 
 
+def test_a_function_that_is_called_like_a_statistic_keeps_its_full_name(mine):
+    # Reported as "reward" or "mean" its scores would hide the total's.
+    file = mine.parent / "statistics_names.py"
+    file.write_text("def reward(media, prompts, metadata):\n    return media.flatten(1).mean(1)\n\nmean = reward\n")
+    names = [f"{file}:reward", f"{file}:mean"]
+    assert build(dict.fromkeys(names, 1.0)).names == names
+
+
 @pytest.mark.parametrize("name", [*sorted(NOT_YET), "Aesthetic"])
 def test_rewards_that_are_not_there_yet(name):
     assert page({name: 1.0}).startswith(f"reward {name!r} is not available in this version; accepted: clipscore, ")

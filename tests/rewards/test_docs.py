@@ -43,11 +43,11 @@ def test_the_rewards(tmp_path, monkeypatch):
     Path("my_rewards.py").write_text(source)
     table, _ = examples("rewards.md", "toml")
     weights = tomllib.loads(table)["train"]["train_policy"]["reward_function"]
-    assert build(weights).names == ["shapes", "contrast"]
-    mix = build({"my_rewards.py:contrast": 0.5, "my_rewards.py:Brightness": 1.0})
+    assert build(weights).names == ["shapes", "spread"]
+    mix = build({"my_rewards.py:spread": 0.5, "my_rewards.py:Brightness": 1.0})
     scores = mix(torch.full((2, 1, 3, 8, 8), 0.5), ["a", "b"], [{}, {"wanted": 0.1}])
     torch.testing.assert_close(scores.total, torch.tensor([1.0, 0.6]))
-    assert list(scores.parts) == ["contrast", "Brightness", "Brightness/mean"]
+    assert list(scores.parts) == ["spread", "Brightness", "Brightness/mean"]
 
 
 def scorer(name):

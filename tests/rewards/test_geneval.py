@@ -108,6 +108,17 @@ def test_only_strict_leaves_the_published_verdict_out():
     scores = run(CASES, only_strict=True)
     assert list(scores) == ["reward", "gen_eval_strict"]
     assert scores["reward"].tolist() == pytest.approx([c[2] for c in CASES])
+    assert scores["gen_eval_strict"].tolist() == [c[3] for c in CASES]
+
+
+@pytest.mark.parametrize(
+    ("own", "asked_for", "is_there"), [(None, True, 0), (None, False, 1), (False, True, 1), (True, False, 0)]
+)
+def test_training_asks_for_the_strict_verdict_alone_unless_the_scorer_was_made_otherwise(own, asked_for, is_there):
+    scorer = GenEval(detector=Scripted([[thing("cat")]]), classifier=by_box, only_strict=own)
+    mix = Mix({"geneval": (1.0, scorer)})
+    found = mix(scenes_as_media(1), ["a cat"], [asked("single_object", CAT)], only_strict=asked_for)
+    assert list(found.parts) == ["geneval", "geneval/gen_eval_strict", "geneval/gen_eval_reward"][: 2 + is_there]
 
 
 def test_clips_and_no_pictures_and_the_mix():

@@ -38,8 +38,22 @@ def test_order_of_submission_and_split_change_nothing(workers):
                     submit(scoring, rows)
                 scores = scoring.collect(30)
                 assert torch.equal(scores.total, whole.total)
-                assert scores.parts.keys() == whole.parts.keys()
-                assert all(torch.equal(scores.parts[k], whole.parts[k]) for k in whole.parts)
+                expected = whole.parts | {"avg": whole.total}
+                assert scores.parts.keys() == expected.keys()
+                assert all(torch.equal(scores.parts[k], expected[k]) for k in expected)
+
+
+def test_a_reward_hears_whether_it_is_for_training():
+    # Reference: what was submitted for; a reward without that keyword is called as ever.
+    def told(media, _prompts, _metadata, only_strict=None):
+        both = {"reward": media.flatten(1).mean(1)}
+        return both if only_strict else both | {"partial": both["reward"]}
+
+    for only_strict, parts in ((True, ["told", "mine", "mine/number", "avg"]), (False, None)):
+        with Scoring(Mix({"told": (1.0, told), "mine": (1.0, reward)})) as scoring:
+            scoring.submit([0], MEDIA[:1], PROMPTS[:1], METADATA[:1], only_strict)
+            found = list(scoring.collect(30).parts)
+        assert found == (parts or ["told", "told/partial", "mine", "mine/number", "avg"])
 
 
 def test_submit_returns_while_a_reward_works():

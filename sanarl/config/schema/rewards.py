@@ -13,7 +13,12 @@ class RewardFunction(Table):
     weight: float = 1.0
     """Factor in the sum; 0 or less skips it."""
     score_key: Text | None = None
-    """Score to read from the answer, or several added ("vq_reward+mq_reward"); unset: the name."""
+    """Score to read from the answer, or several added ("vq_reward+mq_reward"); unset: the name, or what the protocol
+    calls it (gen_eval_score, ocr_reward, overall_reward, no_score)."""
+    url: Text | None = None
+    """Service of this reward, http://HOST:PORT/api/reward; unset: that of the environment variables."""
+    only_strict: bool | None = None
+    """gen_eval: leave the published verdict out; unset: in training, not in evaluation."""
     clip_min: float = -5.0
     """Scores below are raised to this, before the weight."""
     clip_max: float = 5.0

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Form, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.requests import ClientDisconnect
 
-from sanarl.rewards import wire
+from sanarl.rewards import answers, wire
 from sanarl.rewards.server.board import Board, Full
 from sanarl.rewards.server.gate import Gate
 from sanarl.rewards.server.intake import Spool, Stalled, TooLarge, receive
@@ -100,7 +100,7 @@ class Api:
                 self.board.pulled(uuid, type)
                 return Response(found.text, media_type="application/json")
             if found.state == UNASKED:
-                text = wire.failure(type, f"reward {type!r} was not asked for in this request")
+                text = answers.failure(type, f"reward {type!r} was not asked for in this request")
                 return Response(text, media_type="application/json")
             if found.state == wire.UNKNOWN or clock.time() >= end:
                 words = f"no scores for {uuid} yet" if found.state == wire.PENDING else f"{uuid} is not known here"

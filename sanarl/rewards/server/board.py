@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sanarl.rewards import wire
+from sanarl.rewards import answers
 from sanarl.rewards.server.intake import Received
 from sanarl.rewards.server.metrics import Metrics
 from sanarl.rewards.server.settings import Service
@@ -137,7 +137,7 @@ class Board:
         waiting = []
         for name, weight in received.head.weights.items():
             if weight <= 0:
-                self.finish(job, name, wire.zeros(name, count), "skipped")
+                self.finish(job, name, answers.zeros(name, count), "skipped")
             elif name not in self.labels:
                 known = ", ".join(sorted(self.labels))
                 self.fail(job, name, f"reward {name!r} is not served here; this service has {known}")
@@ -171,7 +171,7 @@ class Board:
 
     def fail(self, job: Job, name: str, error: str) -> None:
         """A reward of a job has failed."""
-        self.finish(job, name, wire.failure(name, error), "failed")
+        self.finish(job, name, answers.failure(name, error), "failed")
 
     def finish(self, job: Job, name: str, text: str, outcome: str = "scored") -> None:
         """A reward of a job has its result, the first and only one."""

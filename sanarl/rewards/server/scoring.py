@@ -13,8 +13,8 @@ from torch import Tensor
 from sanarl.errors import UserError
 from sanarl.importing import import_named, where
 from sanarl.rewards import TABLE, build
+from sanarl.rewards.answers import keyed, result
 from sanarl.rewards.mix import Mix
-from sanarl.rewards.wire import keyed, result
 
 
 def read(path: str, start: int) -> np.ndarray:
@@ -84,10 +84,12 @@ class Scorer:
         media, info = loaded
         started = time.perf_counter()
         try:
-            scores = self.mix(media, job["prompts"], job["metadata"])
+            strict = job["only_strict"]
+            scores = self.mix(media, job["prompts"], job["metadata"], only_strict=strict)
             seconds = time.perf_counter() - started
             parts = {name: [float(value) for value in values.tolist()] for name, values in scores.parts.items()}
-            text = result(self.label, keyed(self.label, parts, job["metadata"]), info, seconds, job["decoded"])
+            keys = keyed(self.label, parts, job["metadata"], strict)
+            text = result(self.label, keys, info, seconds, job["decoded"])
         except (UserError, ValueError) as error:
             return {"error": str(error)}
         except Exception as error:

@@ -151,6 +151,7 @@ class Supervisor:
             "media_type": job.media_type,
             "prompts": job.head.prompts,
             "metadata": job.head.metadata,
+            "only_strict": job.head.only_strict,
             "decoded": job.decoded_s,
             "decoded_path": str(job.decoded_path),
         }

@@ -151,7 +151,7 @@ def test_the_very_bytes_of_a_cosmos_rl_trainer(service, make_pictures):
 def test_the_keys_of_geneval():
     # Reference: the page: four keys, a column of the published verdict for each of six tags, -10 where the sample has
     # another. The parts are named as sanarl.rewards.scorers.geneval names them; what counts is the graded score.
-    from sanarl.rewards.wire import keyed
+    from sanarl.rewards.answers import keyed
 
     parts = {"gen_eval": [0.5, 0.25], "gen_eval/gen_eval_strict": [0.0, 0.0], "gen_eval/gen_eval_reward": [1.0, 0.0]}
     found = keyed("gen_eval", parts, [{"tag": "colors"}, {"tag": "position"}])

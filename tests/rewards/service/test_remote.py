@@ -11,7 +11,7 @@ import torch
 
 from sanarl.config.schema import RemoteReward, RewardFunction
 from sanarl.errors import UserError
-from sanarl.rewards import remote
+from sanarl.rewards import remote, services
 from sanarl.rewards.exchange import Addresses
 from sanarl.rewards.mix import RewardError
 
@@ -45,7 +45,7 @@ def make_scoring():
     """A function that gives a client of peers; ``said`` collects its lines."""
     made = []
 
-    def make(*where, functions=RED, token="t", **settings):
+    def make(*where, functions=RED, token="our token", **settings):
         urls = [one if isinstance(one, str) else one.url for one in where]
         addresses = Addresses(tuple(f"{u}/enqueue" for u in urls), tuple(f"{u}/pull" for u in urls), token)
         options = {"deadline_s": 5.0, "patience_s": 5.0, "batch_size": 2, **settings}
@@ -88,7 +88,7 @@ def test_pictures_become_bytes(make_peer, make_scoring):
     assert array[0, 1, :, 0].tolist() == [0, 0, 0, 1, 255, 255]
     assert array[0, :, :, 1].tolist() == [[51] * 6] * 2
     assert head == {"prompts": ["prompt 0"], "reward_fn": {"red": 1.0}, "media_type": "image"}
-    assert peer.headers[0]["Authorization"] == "Bearer t"
+    assert peer.headers[0]["Authorization"] == "Bearer our token"
     assert peer.headers[0]["Content-Type"] == "application/octet-stream"
 
 
@@ -147,7 +147,8 @@ def test_the_sum(make_peer, make_scoring):
     scores = scoring.collect(5)
     # sums: 2 + 1.5, 3 - 2.5, 4 + 0.25
     assert scores.total.tolist() == [35.0, 10.0, 40.0]
-    assert {name: part.tolist() for name, part in scores.parts.items()} == {"a": [0, 1.5, 9], "b": [3, -8, 0.5]}
+    told = {"b/x": [1, -9, 0.25], "b/y": [2, 1, 0.25]}  # what is added is reported as well
+    assert {n: part.tolist() for n, part in scores.parts.items()} == {"a": [0, 1.5, 9], "b": [3, -8, 0.5]} | told
     assert peer.requests[0][0]["reward_fn"] == {"a": 2.0, "b": 0.5}
 
 
@@ -351,20 +352,143 @@ def test_the_token_is_tried_before_anything_is_loaded(make_peer, make_scoring):
     with pytest.raises(UserError, match="refused with 401: wrong; see REMOTE_REWARD_TOKEN"):
         scoring.check()
     scoring.check()
-    away = make_scoring("http://127.0.0.1:9/api/reward")
-    away.check()
-    assert "does not answer yet" in away.said[0]
+
+
+def test_a_service_that_is_down_before_the_start_is_an_error(make_peer, make_scoring):
+    nobody = "http://127.0.0.1:9/api/reward"
+    away = make_scoring(nobody, patience_s=0.2)
+    words = r"reward service http://127\.0\.0\.1:9/\S+ does not answer \(ConnectError: .*\)\n  start it, or see REMOTE_"
+    with pytest.raises(RewardError, match=words) as caught:
+        away.check()
+    assert caught.value.exit_code == 2
+    peer = make_peer()
+    one_of_two = make_scoring(nobody, peer)
+    one_of_two.check()
+    assert "does not answer (ConnectError" in one_of_two.said[0]
+    assert "others do, going on without it" in one_of_two.said[0]
+    peer.script["ping"] = [(502, {}, b"<html>")]  # a balancer whose service is not there yet
+    make_scoring(peer).check()
+    assert peer.script["ping"] == []
+    peer.script["ping"] = [(502, {}, b"<html>")] * 9
+    with pytest.raises(RewardError, match=r"does not answer \(502\)"):
+        make_scoring(peer, patience_s=0.2).check()
+
+
+def test_a_trial_waits_for_nobody_who_is_silent(make_scoring, monkeypatch):
+    monkeypatch.setattr(remote, "PREFLIGHT_S", 0.2)
+    away = make_scoring("http://127.0.0.1:9/api/reward", patience_s=60.0)
+    started = time.monotonic()
+    with pytest.raises(RewardError, match="did not take a request for 0 s"):
+        away.trial(media(2), ["a", "b"], [{}, {}], only_strict=True)
+    assert time.monotonic() - started < 10
+    assert away._services[0].exchange.patience.silence_s == 60.0
+
+
+def test_the_token_is_in_no_message(make_peer, make_scoring):
+    # A service that says everything back; addresses with a password; what a person reads has neither.
+    peer = make_peer()
+    peer.script["enqueue"] = [
+        (503, {"Retry-After": "0"}, {"message": "busy, our token"}),
+        (413, {}, {"message": "our token"}),
+    ]
+    scoring = make_scoring(peer.url.replace("http://", "http://someone:secret@"))
+    send(scoring, media(2))
+    with pytest.raises(RewardError, match=r"refused with 413: \*\*\*") as caught:
+        scoring.collect(5)
+    peer.script["pull"] = [(200, {}, {"error": "bad our token", "scores": None})]
+    send(scoring, media(2))
+    with pytest.raises(RewardError, match=r"bad \*\*\*") as other:
+        scoring.collect(5)
+    said = "\n".join([str(caught.value), str(other.value), *scoring.said])
+    assert "busy, ***" in said
+    assert "our token" not in said
+    assert "secret" not in said
+
+
+def test_rewards_of_several_services(make_peer, make_scoring, monkeypatch):
+    monkeypatch.setenv("REMOTE_REWARD_TOKEN", "our token")
+    # Reference: by hand; each service hears of its own rewards alone.
+    first, second = make_peer({"a": {"a": [1.0, 2.0]}}), make_peer({"b": {"b": [10.0, 20.0], "c": [5.0, 6.0]}})
+    functions = (
+        RewardFunction(name="a"),
+        RewardFunction(name="b", url=second.url, clip_max=100.0),
+        RewardFunction(name="b", url=f"{second.url}/enqueue", score_key="c", weight=2.0, clip_max=100.0),
+    )
+    scoring = make_scoring(first, functions=functions, reward_clip_max=100.0)
+    scoring.check()
+    for rows in ([0, 1], [2, 3]):
+        send(scoring, media(2), rows)
+    scores = scoring.collect(5)
+    assert scores.total.tolist() == [21.0, 34.0] * 2
+    assert {name: part.tolist()[:2] for name, part in scores.parts.items()} == {
+        "a": [1, 2],
+        "b/b": [10, 20],
+        "b/c": [5, 6],
+    }
+    assert [head["reward_fn"] for head, _ in first.requests] == [{"a": 1.0}] * 2
+    assert [head["reward_fn"] for head, _ in second.requests] == [{"b": 2.0}] * 2
+    assert second.headers[0]["Authorization"] == "Bearer our token"
+
+
+def test_geneval_hears_whether_it_is_for_training(make_peer, make_scoring):
+    # Reference: the page: true leaves the published verdict out (the service answers 0), so it is not reported then,
+    # and not asked for when it is what counts.
+    items = [{"tag": "colors", "include": [{"class": "cat", "count": 1}]}] * 2
+    table = {"gen_eval": {"gen_eval_score": [0.5, 1.0], "gen_eval_strict": [0.0, 1.0], "gen_eval_reward": [0.0, 0.0]}}
+    strict, published = "gen_eval/gen_eval_strict", "gen_eval/gen_eval_reward"
+    cases = [
+        (RewardFunction(name="gen_eval"), True, True, ["gen_eval", strict]),
+        (RewardFunction(name="gen_eval"), False, False, ["gen_eval", published, strict]),
+        (RewardFunction(name="gen_eval", only_strict=False), True, False, ["gen_eval", published, strict]),
+        (RewardFunction(name="gen_eval", only_strict=True), False, True, ["gen_eval", strict]),
+        (
+            RewardFunction(name="gen_eval", score_key="gen_eval_reward"),
+            True,
+            False,
+            ["gen_eval", "gen_eval/gen_eval_score", strict],
+        ),
+    ]
+    for function, training, sent, parts in cases:
+        peer = make_peer(table)
+        scoring = make_scoring(peer, functions=(function,))
+        scoring.submit([0, 1], media(2), ["a", "b"], items, training)
+        assert list(scoring.collect(5).parts) == parts
+        assert peer.requests[0][0]["geneval_only_strict"] is sent
+    wrong = (
+        RewardFunction(name="red", only_strict=True),
+        RewardFunction(name="gen_eval", score_key="gen_eval_reward", only_strict=True),
+    )
+    with pytest.raises(
+        UserError, match=r"'red': found only_strict; accepted: for gen_eval and geneval alone\n.*leaves gen_eval_rew"
+    ):
+        make_scoring(make_peer(), functions=wrong)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("localhost:8080", "found the url 'localhost:8080'"),
+        ("http://", "found the url 'http://'"),
+        (" , ", "found the url ' , '"),
+        ("http://me:secret@host/api/reward", "holds a name or password; accepted: REMOTE_REWARD_TOKEN"),
+    ],
+)
+def test_urls_that_are_refused(make_peer, make_scoring, url, words):
+    with pytest.raises(UserError, match=f"reward 'a': .*{words}") as caught:
+        make_scoring(make_peer(), functions=(RewardFunction(name="a", url=url),))
+    assert "secret" not in str(caught.value)
 
 
 def test_addresses_come_from_the_environment(monkeypatch):
     for name in ("REMOTE_REWARD_ENQUEUE_URL", "REMOTE_REWARD_FETCH_URL", "REMOTE_REWARD_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(UserError, match="REMOTE_REWARD_ENQUEUE_URL and REMOTE_REWARD_FETCH_URL is not set"):
-        remote.addresses()
+    with pytest.raises(UserError, match="REMOTE_REWARD_ENQUEUE_URL and REMOTE_REWARD_FETCH_URL are not set") as caught:
+        services.addresses()
+    assert "REMOTE_REWARD_TOKEN" in str(caught.value)
     monkeypatch.setenv("REMOTE_REWARD_ENQUEUE_URL", "http://a/enqueue, http://b/enqueue")
     monkeypatch.setenv("REMOTE_REWARD_FETCH_URL", "http://a/pull")
-    found = remote.addresses()
+    found = services.addresses()
     assert found == Addresses(("http://a/enqueue", "http://b/enqueue"), ("http://a/pull",), "")
     monkeypatch.setenv("REMOTE_REWARD_FETCH_URL", "localhost:8080")
     with pytest.raises(UserError, match="found 'localhost:8080' as the address"):
-        remote.addresses()
+        services.addresses()

@@ -1,6 +1,7 @@
 """[train.train_policy.remote_reward] and [validation.remote_reward], with a service in threads of this process."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -14,22 +15,35 @@ SCORES = {"a": {"a": [0.5, 3.0], "b": [0.25, 0.25]}, "c": {"c": [1.0, 1.0]}}
 
 
 @pytest.fixture
-def peer(monkeypatch):
-    """A service whose scores are SCORES for every pair of pictures."""
+def make_peer():
+    """A function that gives a service whose scores are these for every pair of pictures."""
     spec = importlib.util.spec_from_file_location("reward_peer", PEER)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    one = module.Peer(SCORES)
+    made = []
+
+    def make(scores):
+        made.append(module.Peer(scores))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def peer(monkeypatch, make_peer):
+    """The service of the environment, whose scores are SCORES."""
+    one = make_peer(SCORES)
     monkeypatch.setenv("REMOTE_REWARD_ENQUEUE_URL", f"{one.url}/enqueue")
     monkeypatch.setenv("REMOTE_REWARD_FETCH_URL", f"{one.url}/pull")
-    yield one
-    one.close()
+    return one
 
 
 def functions(key, **fields):
     """A --set argument for the only entry of reward_fns."""
     entry = {"name": "a", **fields}
-    inside = ", ".join(f'{name} = "{v}"' if isinstance(v, str) else f"{name} = {v}" for name, v in entry.items())
+    inside = ", ".join(f"{name} = {json.dumps(value)}" for name, value in entry.items())
     return f"{key}.reward_fns=[{{ {inside} }}]"
 
 
@@ -46,7 +60,8 @@ def totals(lab, peer):  # noqa: ARG001  (its addresses are in the environment)
         config = lab.loaded("nft", *asked, functions(f"{TASK}.remote_reward"), *overrides).config
         which = {TASK: build._training_rewards, "validation": build.evaluation_rewards}[table.rpartition(".")[0]]
         scoring = build._scoring(which(config))
-        scoring.submit([0, 1], torch.rand(2, 1, 3, 8, 8), ["x", "y"], [{}, {}])
+        item = {"tag": "colors", "include": []}
+        scoring.submit([0, 1], torch.rand(2, 1, 3, 8, 8), ["x", "y"], [item, item])
         found = scoring.collect(30).total.tolist()
         scoring.close()
         return found
@@ -82,6 +97,18 @@ def test_scores_become_a_reward(totals, table):
     assert [totals(table, *overrides) for overrides, _ in cases(table)] == [wanted for _, wanted in cases(table)]
 
 
+@honours(*(f"{table}.reward_fns.*.{key}" for table in TABLES for key in ("url", "only_strict")))
+@pytest.mark.parametrize("table", TABLES)
+def test_where_and_how_strictly(totals, peer, make_peer, table):
+    other = make_peer({"a": {"a": [2.0, 1.0]}})
+    assert totals(table, functions(table, url=other.url)) == [2.0, 1.0]
+    assert peer.requests == []
+    peer.scores = {"gen_eval": {"gen_eval_score": [1.0, 0.0]}}
+    for strict in (True, False):
+        totals(table, functions(table, name="gen_eval", only_strict=strict))
+        assert peer.requests[-1][0]["geneval_only_strict"] is strict
+
+
 @honours(*(f"{table}.{key}" for table in TABLES for key in ("batch_size", "deadline_s", "patience_s")))
 @pytest.mark.parametrize("table", TABLES)
 def test_requests(totals, peer, table):
@@ -91,8 +118,8 @@ def test_requests(totals, peer, table):
     peer.polls = 10**6
     with pytest.raises(UserError, match=r"no scores of 'a' within 0\.05 s, 3 times"):
         totals(table, functions(table), f"{table}.deadline_s=0.05")
-    peer.close()
-    with pytest.raises(UserError, match=r"did not take a request for 0 s; last: .*Connection refused"):
+    peer.script["enqueue"] = ["drop"] * 99
+    with pytest.raises(UserError, match=r"did not take a request for 0 s; last: .*disconnected"):
         totals(table, functions(table), f"{table}.patience_s=0.05")
 
 

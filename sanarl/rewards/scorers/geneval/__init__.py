@@ -1,6 +1,7 @@
 """GenEval: are the objects that a prompt asks for in the picture, as many, of that colour and in that place."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class GenEval:
         batch_size: Pictures that the detector gets at once.
         frames: Frames of a clip that are scored.
         over_frames: What their scores become: "mean" or "min".
-        only_strict: Leave ``gen_eval_reward`` out.
+        only_strict: Leave ``gen_eval_reward`` out; None: as the caller asks, in training but not in evaluation.
         threshold: The detector's score above which objects count.
         counting_threshold: The same for prompts that are about a number.
     """
@@ -58,7 +59,7 @@ class GenEval:
         batch_size: int = 8,
         frames: int = 8,
         over_frames: str = "mean",
-        only_strict: bool = False,
+        only_strict: bool | None = None,
         threshold: float = 0.3,
         counting_threshold: float = 0.9,
     ):
@@ -78,13 +79,16 @@ class GenEval:
         self.threshold, self.counting_threshold = threshold, counting_threshold
 
     @torch.no_grad()
-    def __call__(self, media: Tensor, prompts: list[str], metadata: list[dict[str, Any]]) -> dict[str, Tensor]:
+    def __call__(
+        self, media: Tensor, prompts: list[str], metadata: list[dict[str, Any]], only_strict: bool = False
+    ) -> dict[str, Tensor]:
         """Score pictures; clips frame by frame.
 
         Args:
             media: (B, F, 3, H, W) in [0, 1].
             prompts: B prompts, for messages only.
             metadata: B dicts with ``tag``, ``include`` and perhaps ``exclude``, as GenEval's files have them.
+            only_strict: Leave ``gen_eval_reward`` out, unless this scorer was made to say otherwise.
 
         Returns:
             {"reward": (B,), "gen_eval_strict": (B,), "gen_eval_reward": (B,)}, the last unless ``only_strict``.
@@ -98,14 +102,16 @@ class GenEval:
                 checked(one, labels)
             except UserError as error:
                 raise UserError(f"prompt {prompt!r}: {error}") from error
+        only_strict = only_strict if self.only_strict is None else self.only_strict
         if not prompts:
             rows = torch.zeros(0, 3)
         else:
-            rows = framewise(media, metadata, self.frames, self.batch_size, self._score, self.over)
-        names = ("reward", "gen_eval_strict", *(() if self.only_strict else ("gen_eval_reward",)))
+            score = partial(self._score, only_strict=only_strict)
+            rows = framewise(media, metadata, self.frames, self.batch_size, score, self.over)
+        names = ("reward", "gen_eval_strict", *(() if only_strict else ("gen_eval_reward",)))
         return {name: rows[:, i].clone() for i, name in enumerate(names)}
 
-    def _score(self, frames: Tensor, metadata: list[dict[str, Any]]) -> Tensor:
+    def _score(self, frames: Tensor, metadata: list[dict[str, Any]], only_strict: bool) -> Tensor:
         """(N, 3): graded, strict, published."""
         rows = []
         for frame, detections, asked in zip(frames, self.detector(frames), metadata, strict=True):
@@ -113,7 +119,7 @@ class GenEval:
             found = sorted_out(detections, threshold)
             colours = _Colours(frame, self.classifier)
             strict, score = graded(found, asked, colours)
-            passed = False if self.only_strict else published(found, asked, colours)
+            passed = False if only_strict else published(found, asked, colours)
             rows.append([score, float(strict), float(passed)])
         return torch.tensor(rows)
 
