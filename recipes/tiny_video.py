@@ -33,7 +33,7 @@ from diffusers import AutoencoderKLWan, SanaVideoPipeline
 from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
 from diffusers.utils.logging import disable_progress_bar
 from video_clips import dev_clips, draw_clips, read_clips, scores, to_model, to_uint8, write_sheet
-from video_steps import Progress, adamw, done, report, update
+from video_steps import Progress, Step, done, report
 
 from sanarl.models.tiny import build_tokenizer
 from sanarl.models.tiny_video import MAX_PROMPT_TOKENS, build_video_pipeline
@@ -42,8 +42,10 @@ from sanarl.shapes.drawing import SIZE
 from sanarl.shapes.motion import all_prompts, balanced
 
 SEED = 0
-EVALUATED, GLANCED, SAMPLING_STEPS = 256, 96, 10  # dev captions at the end of a stage, and on the way
+EVALUATED, SAMPLING_STEPS = 256, 10  # dev captions at the end of a stage
 NOISE = 0.1  # on the latents, as the decoder sees them in training
+AUTOENCODER_STEPS, AUTOENCODER_S = 12000, 90
+PICTURES = 0.2  # of the autoencoder's training, at its beginning, on single frames
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -61,28 +63,38 @@ def decode(vae: AutoencoderKLWan, z: torch.Tensor) -> torch.Tensor:
     return unpatchify(torch.cat(parts, 2), vae.config.patch_size)
 
 
-def train_autoencoder(
-    clips: torch.Tensor, folder: Path, *, steps: int, limit_s: float = 90, batch: int = 32, lr: float = 2e-3
-) -> None:
+def autoencoder_loss(vae: AutoencoderKLWan, clips: torch.Tensor, batch: int, single: bool) -> torch.Tensor:
     """L1 + 2 MSE + 1e-3 z^2; noise on the latents teaches the decoder to forgive what the transformer gets wrong.
 
     The encoder's variance is drawn to that of the noise, so that samples of the posterior decode as well as its mode.
+    ``single`` takes one frame of each clip.
     """
-    dice = torch.Generator(DEVICE).manual_seed(SEED)
+    rows = torch.randint(len(clips), (batch,), device=DEVICE)
+    if single:
+        x = to_model(clips[rows, torch.randint(FRAMES, (batch,), device=DEVICE)][:, None], DEVICE)
+    else:
+        x = to_model(clips[rows], DEVICE)
+    posterior = vae.encode(x).latent_dist
+    z = posterior.mode()
+    error = decode(vae, z + NOISE * torch.randn_like(z)) - x
+    spread = (posterior.logvar - 2 * math.log(NOISE)).square().mean()
+    return error.abs().mean() + 2 * error.square().mean() + 1e-3 * (z.square().mean() + spread)
+
+
+def train_autoencoder(clips: torch.Tensor, folder: Path, *, steps: int, limit_s: float, lr: float = 2e-3) -> None:
+    """Single pictures first: the spatial half learns from them at a ninth of the cost; then whole clips."""
+    torch.manual_seed(SEED)
     vae = build_video_pipeline(SEED).vae.train().to(DEVICE)
-    optimiser = adamw([{"params": list(vae.parameters()), "lr": lr}], (0.9, 0.99), 0.0)
-    progress = Progress(steps, limit_s)
+    groups = [{"params": list(vae.parameters()), "lr": lr}]
+    step = Step(groups, (0.9, 0.99), 0.0, lambda: autoencoder_loss(vae, clips, 64, single=True))
+    progress, pictures = Progress(steps, limit_s), True
     while progress.value() < 1:
-        rows = torch.randint(len(clips), (batch,), generator=dice, device=DEVICE)
-        x = to_model(clips[rows.to(clips.device)], DEVICE)
-        posterior = vae.encode(x).latent_dist
-        z = posterior.mode()
-        error = decode(vae, z + NOISE * torch.randn(z.shape, generator=dice, device=DEVICE)) - x
-        spread = (posterior.logvar - 2 * math.log(NOISE)).square().mean()
-        loss = error.abs().mean() + 2 * error.square().mean() + 1e-3 * (z.square().mean() + spread)
-        update(optimiser, loss, progress)
+        if pictures and progress.value() >= PICTURES:
+            step.change_loss(lambda: autoencoder_loss(vae, clips, 16, single=False))
+            pictures = False
+        loss = step(progress)
         if progress.step % 200 == 0 or progress.step == 20:
-            progress.line("autoencoder", loss)
+            progress.line("autoencoder, pictures" if pictures else "autoencoder", loss)
     vae.eval()
     with torch.no_grad():
         latents = torch.cat([vae.encode(to_model(part, DEVICE)).latent_dist.mode() for part in clips[:1024].split(128)])
@@ -123,8 +135,8 @@ class Tuning:
     ema: float = 0.998
 
 
-CLEAN = Tuning(steps=6000, limit_s=130, lr=1.5e-3, text_lr=5e-4, seed=SEED)
-BASE = Tuning(steps=500, limit_s=20, lr=1e-3, text_lr=5e-4, seed=SEED + 1)
+CLEAN = Tuning(steps=12000, limit_s=65, lr=1.5e-3, text_lr=5e-4, seed=SEED)
+BASE = Tuning(steps=500, limit_s=10, lr=1e-3, text_lr=5e-4, seed=SEED + 1)
 
 
 def normal(vae: AutoencoderKLWan) -> tuple[torch.Tensor, torch.Tensor]:
@@ -142,7 +154,13 @@ def encode_clips(vae: AutoencoderKLWan, clips: torch.Tensor) -> torch.Tensor:
 
 
 def embed(pipeline: SanaVideoPipeline, tokens: dict[str, torch.Tensor]) -> torch.Tensor:
-    return pipeline.text_encoder(tokens["input_ids"], attention_mask=tokens["attention_mask"]).last_hidden_state
+    """As the pipeline does; the masks are made here because transformers would ask the GPU whether any is needed."""
+    real, L = tokens["attention_mask"].bool(), tokens["input_ids"].shape[1]
+    seen = real[:, None, None, :] & torch.ones(L, L, dtype=torch.bool, device=DEVICE).tril()  # (B, 1, L, L)
+    seen = seen | torch.eye(L, dtype=torch.bool, device=DEVICE)  # a row that sees nothing would be nan
+    mask = torch.zeros(seen.shape, device=DEVICE).masked_fill(~seen, torch.finfo(torch.float32).min)
+    masks = {"full_attention": mask, "sliding_attention": mask}  # captions are shorter than the window
+    return pipeline.text_encoder(tokens["input_ids"], attention_mask=masks, use_cache=False).last_hidden_state
 
 
 def tokenise(pipeline: SanaVideoPipeline, prompts: list[str]) -> dict[str, torch.Tensor]:
@@ -161,12 +179,7 @@ def velocity(
 
 
 def flow_loss(
-    pipeline: SanaVideoPipeline,
-    latents: torch.Tensor,
-    tokens: dict[str, torch.Tensor],
-    tuning: Tuning,
-    wrong: float,
-    dice: torch.Generator,
+    pipeline: SanaVideoPipeline, latents: torch.Tensor, tokens: dict[str, torch.Tensor], tuning: Tuning, wrong: float
 ) -> torch.Tensor:
     """Squared error of velocity ``noise - latents`` at sigma = sigmoid(N(0.4, 1)).
 
@@ -175,14 +188,14 @@ def flow_loss(
     n, b = len(latents), tuning.batch
 
     def share(p: float) -> torch.Tensor:
-        return torch.rand(b, generator=dice, device=DEVICE) < p
+        return torch.rand(b, device=DEVICE) < p
 
-    rows, others = torch.randint(n, (2, b), generator=dice, device=DEVICE)
+    rows, others = torch.randint(n, (2, b), device=DEVICE)
     told = torch.where(share(wrong), others, rows)
     told = torch.where(share(tuning.caption_dropout), n, told)
     x0 = latents[rows]
-    sigma = torch.sigmoid(0.4 + torch.randn(b, generator=dice, device=DEVICE))
-    noise = torch.randn(x0.shape, generator=dice, device=DEVICE)
+    sigma = torch.sigmoid(0.4 + torch.randn(b, device=DEVICE))
+    noise = torch.randn_like(x0)
     s, captions = sigma.view(-1, 1, 1, 1, 1), {name: t[told] for name, t in tokens.items()}
     v = velocity(pipeline, (1 - s) * x0 + s * noise, sigma, embed(pipeline, captions), captions["attention_mask"])
     return (v - (noise - x0)).square().mean()
@@ -197,29 +210,23 @@ def train_flow(
     wrong: float = 0.0,
 ) -> None:
     """Train text encoder and transformer; averaged weights are kept."""
-    dice, tokens = torch.Generator(DEVICE).manual_seed(tuning.seed), tokenise(pipeline, [*prompts, ""])
+    torch.manual_seed(tuning.seed)
+    tokens = tokenise(pipeline, [*prompts, ""])
     parts = (pipeline.transformer.train(), pipeline.text_encoder.train())
     groups = [
         {"params": list(m.parameters()), "lr": lr} for m, lr in zip(parts, (tuning.lr, tuning.text_lr), strict=True)
     ]
-    optimiser = adamw(groups, (0.9, 0.98), 0.01)
-    weights = [p for g in groups for p in g["params"]]
-    averaged = [p.detach().clone() for p in weights]
+    step = Step(groups, (0.9, 0.98), 0.01, lambda: flow_loss(pipeline, latents, tokens, tuning, wrong))
+    averaged = [p.detach().clone() for p in step.weights]
     progress = Progress(tuning.steps, tuning.limit_s)
-    glance = max(tuning.steps // 6, 1)
     while progress.value() < 1:
-        loss = flow_loss(pipeline, latents, tokens, tuning, wrong, dice)
-        update(optimiser, loss, progress)
+        loss = step(progress)
         keep = min(tuning.ema, (1 + progress.step) / (10 + progress.step))
-        torch._foreach_lerp_(averaged, [p.detach() for p in weights], 1 - keep)
-        if progress.step % 200 == 0 or progress.step == 20:
+        torch._foreach_lerp_(averaged, [p.detach() for p in step.weights], 1 - keep)
+        if progress.step % 500 == 0 or progress.step == 20:
             progress.line(folder.name, loss)
-        if progress.step % glance == 0 and progress.value() < 0.95:
-            since = time.monotonic()
-            print(f"  {folder.name} not averaged, {GLANCED} dev captions: {measure(pipeline, GLANCED)}", flush=True)
-            progress.pause(since)
     with torch.no_grad():
-        torch._foreach_copy_(weights, averaged)
+        torch._foreach_copy_([p.detach() for p in step.weights], averaged)
     for part in parts:
         part.eval()
     pipeline.save_pretrained(folder)
@@ -283,7 +290,7 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, object]:
         report(drawn, {"seconds": round(time.monotonic() - start), "clips": arguments.num_clips})
     clips, prompts = read_clips(drawn, DEVICE)
     if not done(autoencoder):
-        train_autoencoder(clips, autoencoder, steps=scaled(3000))
+        train_autoencoder(clips, autoencoder, steps=scaled(AUTOENCODER_STEPS), limit_s=AUTOENCODER_S)
     vae = AutoencoderKLWan.from_pretrained(autoencoder).eval().to(DEVICE)
     latents = encode_clips(vae, clips)
     if not done(clean):
@@ -312,7 +319,7 @@ def main() -> None:
     parser.add_argument("--steps-scale", type=float, default=1.0, help="factor on the steps of every stage, for trials")
     arguments = parser.parse_args()
     disable_progress_bar()
-    if DEVICE.type == "cuda":  # no autocast: kernels are so small that the time goes into launching them
+    if DEVICE.type == "cuda":  # no autocast: it would add more small kernels
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         torch.backends.cudnn.benchmark = True
     start = time.monotonic()
