@@ -8,7 +8,7 @@ media stay uint8 of 0 to 255, which ``unit`` brings to [0, 1].
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol, Self
 
 import torch
@@ -26,28 +26,28 @@ class Rows:
     def __getitem__(self, rows: Tensor) -> Self:
         """Select ``rows`` ((N,) int64 on the CPU); tensors are indexed on the device they live on."""
         picked: dict[str, object] = {}
-        for field in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
+        for column in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, column.name)
             if isinstance(value, Tensor):
-                picked[field.name] = value[rows.to(value.device)]
+                picked[column.name] = value[rows.to(value.device)]
             elif isinstance(value, Rows):
-                picked[field.name] = value[rows]
+                picked[column.name] = value[rows]
             elif isinstance(value, list):
-                picked[field.name] = [value[i] for i in rows.tolist()]
+                picked[column.name] = [value[i] for i in rows.tolist()]
         return replace(self, **picked)  # type: ignore[type-var]
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
         """Put batches one after the other; a field that is None in the first part stays None."""
         joined: dict[str, object] = {}
-        for field in fields(cls):  # type: ignore[arg-type]
-            values = [getattr(part, field.name) for part in parts]
+        for column in fields(cls):  # type: ignore[arg-type]
+            values = [getattr(part, column.name) for part in parts]
             if isinstance(values[0], Tensor):
-                joined[field.name] = torch.cat(values)
+                joined[column.name] = torch.cat(values)
             elif isinstance(values[0], Rows):
-                joined[field.name] = type(values[0]).cat(values)
+                joined[column.name] = type(values[0]).cat(values)
             elif isinstance(values[0], list):
-                joined[field.name] = [item for value in values for item in value]
+                joined[column.name] = [item for value in values for item in value]
         return replace(parts[0], **joined)  # type: ignore[type-var]
 
 
@@ -57,6 +57,16 @@ class Cond(Rows):
 
     embeds: Tensor  # (B, L, D)
     mask: Tensor  # (B, L) 1 = keep, 0 = padding
+
+
+@dataclass(frozen=True)
+class Path(Rows):
+    """The stochastic steps of samples, K a sample, kept in host memory in float32."""
+
+    latents: Tensor  # (B, K + 1, C, ..., H, W) before every step and after the last
+    sigmas: Tensor  # (B, K + 1) their noise levels
+    log_probs: Tensor | None  # (B, K) of the steps, from sampling; None: to be computed with the learner's code
+    means: Tensor | None = None  # (B, K, C, ..., H, W) of the steps, from sampling, where the loss needs them
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,7 @@ class Rollout(Rows):
     latents: Tensor  # (B, C, ..., H, W) clean x0, in the model's latent scale
     sigmas: Tensor  # (B, T) noise levels visited, descending; sigma = 0 is not among them
     advantages: Tensor | None = None  # (B,) float32, on the latents' device
+    path: Path | None = None  # of stochastic sampling
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,7 @@ class Term:
     loss: Tensor  # ()
     weight: float
     metrics: Mapping[str, Tensor]  # name -> (), detached; averaged with the same weights
+    peaks: Mapping[str, Tensor] = field(default_factory=dict)  # name -> (), detached; the largest of all terms counts
 
 
 class Trainable(Protocol):

@@ -3,26 +3,44 @@
 import re
 from collections.abc import Callable, Iterator, Set
 
-from sanarl.config.faults import Finding, Note, shown, split
+from sanarl.config import check_steps
+from sanarl.config.faults import Finding, Note, fault, shown, split
 from sanarl.config.schema.base import Arguments, Weights
 from sanarl.config.schema.policy import NATIVE_MODULES
 from sanarl.config.schema.root import Config
 
 _TASK = "train.train_policy"
-_STEM = re.compile(r"(?P<family>.+?)-(?P<modality>image|video)-(?P<task>sft-lora|sft|nft)(?:-(?P<variant>.+))?")
+_STEM = re.compile(
+    r"(?P<family>.+?)-(?P<modality>image|video)-(?P<task>sft-lora|sft|nft|flowgrpo)(?:-(?P<variant>.+))?"
+)
 _IMAGE_ID = re.compile(r"\d+px|sprint")
 
-ONLY_NFT = (
+_SAMPLE = "policy.diffusers.sample"
+
+ONLY_RL = (
     "policy.diffusers.timesteps_fraction",
-    "policy.diffusers.nft_beta",
-    "policy.diffusers.weight_copy_decay_type",
-    "policy.diffusers.weight_copy_decay_value",
-    "policy.diffusers.weight_copy_decay_steps",
     "policy.diffusers.sample.global_std",
     "policy.diffusers.sample.eval_num_steps",
     "rollout.n_generation",
     "rollout.n_generation_mini_batch",
     "logging.multi_modal_log_interval",
+)
+ONLY_NFT = (
+    "policy.diffusers.nft_beta",
+    "policy.diffusers.weight_copy_decay_type",
+    "policy.diffusers.weight_copy_decay_value",
+    "policy.diffusers.weight_copy_decay_steps",
+)
+ONLY_FLOW_GRPO = (
+    f"{_SAMPLE}.noise_level",
+    f"{_SAMPLE}.sde_type",
+    f"{_SAMPLE}.sde_window_size",
+    f"{_SAMPLE}.sde_window_range",
+    f"{_SAMPLE}.same_latent",
+    f"{_TASK}.epsilon_low",
+    f"{_TASK}.epsilon_high",
+    f"{_TASK}.ratio_norm",
+    f"{_TASK}.step_reweighting",
 )
 ONLY_SFT = (
     "policy.diffusers.weighting_scheme",
@@ -37,20 +55,18 @@ ONLY_SFT = (
 )
 """Keys without effect in the other task: an info line when a file sets them."""
 ONLY_VIDEO = ("policy.diffusers.inference_frames", "policy.diffusers.train_frames", "data.short_clips")
-NEVER = ("policy.diffusers.sample.noise_level",)
 REMOTE = (f"{_TASK}.remote_reward", "validation.remote_reward")
 """Tables that only count beside use_remote_reward = true."""
-
-
-def fault(key: str, text: str, *involves: str) -> Finding:
-    """A finding at ``key`` that is also about the keys ``involves``."""
-    return Finding(split(key), text, tuple(split(other) for other in involves))
 
 
 def findings(config: Config, given: Set[str]) -> list[Finding]:
     """Everything that cannot work, all rules at once."""
     rules: list[Callable[[Config, Set[str]], Iterator[Finding]]] = [_model, _schedule, _loading, _validation]
-    rules += [_adapter_nft, _groups, _advantages, _rewards, _old_policy] if config.task == "nft" else [_adapter_sft]
+    if config.is_rl:
+        rules += [_adapter_rl, _groups, _advantages, _rewards, _old_policy]
+        rules.append(check_steps.stochastic if config.task == "flowgrpo" else check_steps.deterministic)
+    else:
+        rules += [_adapter_sft, check_steps.deterministic]
     return [finding for rule in rules for finding in rule(config, given)]
 
 
@@ -66,11 +82,9 @@ def _model(config: Config, _: Set[str]) -> Iterator[Finding]:
     image_only = "video" not in last and (config.is_tiny or _IMAGE_ID.search(last) is not None)
     if config.family == "sana" and image_only and is_video:
         yield fault(key, f"found true; accepted false: {named} makes images", about)
-    if not config.policy.diffusers.sample.deterministic_sampling:
-        text = "found false; accepted true: samples follow the ODE, the stochastic flow step is not in this version"
-        yield fault("policy.diffusers.sample.deterministic_sampling", text)
-    if config.policy.lora is None and config.task == "nft":
-        yield fault("policy.lora", "missing: diffusion_nft trains an adapter; write the table [policy.lora]")
+    if config.policy.lora is None and config.is_rl:
+        text = f"missing: {config.grpo.trainer_type} trains an adapter; write the table [policy.lora]"
+        yield fault("policy.lora", text)
 
 
 def _adapter_sft(config: Config, _: Set[str]) -> Iterator[Finding]:
@@ -81,12 +95,13 @@ def _adapter_sft(config: Config, _: Set[str]) -> Iterator[Finding]:
         )
 
 
-def _adapter_nft(config: Config, _: Set[str]) -> Iterator[Finding]:
+def _adapter_rl(config: Config, _: Set[str]) -> Iterator[Finding]:
     lora = config.policy.lora
     if lora is not None and (len(lora.lora_names) != 2 or set(lora.lora_names) != {"default", "old"}):
         yield fault(
             "policy.lora.lora_names",
-            f'found {shown(lora.lora_names)}; accepted ["default", "old"]: diffusion_nft rolls out with the old values',
+            f'found {shown(lora.lora_names)}; accepted ["default", "old"]: {config.grpo.trainer_type} rolls out with '
+            "the old values",
             f"{_TASK}.trainer_type",
         )
     if config.policy.diffusers.caption_dropout:
@@ -188,7 +203,7 @@ def _schedule(config: Config, given: Set[str]) -> Iterator[Finding]:
     warmup, steps = train.optm_warmup_steps, train.max_num_steps
     if "train.optm_warmup_steps" not in given:
         return
-    share = warmup if isinstance(warmup, float) else warmup / steps if steps and config.task != "nft" else 0.0
+    share = warmup if isinstance(warmup, float) else warmup / steps if steps and not config.is_rl else 0.0
     involved = ("train.optm_decay_ratio", "train.max_num_steps")
     if share > 1:
         text = f"found {warmup}; accepted at most train.max_num_steps = {steps}"
@@ -199,7 +214,7 @@ def _schedule(config: Config, given: Set[str]) -> Iterator[Finding]:
 
 
 def _loading(config: Config, _: Set[str]) -> Iterator[Finding]:
-    if config.task == "nft":
+    if config.is_rl:
         return
     prefetch, workers = config.sft.dataloader_prefetch_factor, f"{_TASK}.dataloader_num_workers"
     if prefetch is not None and config.sft.dataloader_num_workers == 0:
@@ -223,7 +238,7 @@ def _validation(config: Config, _: Set[str]) -> Iterator[Finding]:
     yield from _arguments("validation.reward_args", validation.reward_args, validation.reward_function)
     if validation.reward_function and not any(validation.reward_function.values()):
         yield fault("validation.reward_function", "no weight other than 0; accepted at least one, or no table")
-    if validation.use_remote_reward and config.task == "nft":
+    if validation.use_remote_reward and config.is_rl:
         remote = validation.remote_reward or config.grpo.remote_reward
         if not remote.reward_fns:
             key = "validation.remote_reward.reward_fns"
@@ -242,17 +257,18 @@ def notes(config: Config, given: Set[str], no_effect: list[str], stem: str) -> I
             f"policy.diffusers.nft_beta = {beta:g} divides the loss; published runs use 0.1 to 1 "
             "(the weight of the KL term is train.train_policy.kl_beta)",
         )
-    if config.task == "nft" and config.grpo.use_remote_reward and config.grpo.reward_function:
+    if config.is_rl and config.grpo.use_remote_reward and config.grpo.reward_function:
         yield Note("warning", "train.train_policy.reward_function is not used while use_remote_reward is true")
     yield from _name_notes(config, stem)
 
 
 def _idle(config: Config) -> Iterator[str]:
     """Keys that this configuration has no use for."""
-    yield from ONLY_SFT if config.task == "nft" else ONLY_NFT
+    yield from ONLY_SFT if config.is_rl else ONLY_RL
+    yield from () if config.task == "nft" else ONLY_NFT
+    yield from () if config.task == "flowgrpo" else ONLY_FLOW_GRPO
     yield from () if config.policy.diffusers.is_video else ONLY_VIDEO
-    yield from NEVER
-    trained = config.task == "nft" and config.grpo.use_remote_reward
+    trained = config.is_rl and config.grpo.use_remote_reward
     asked = config.validation.use_remote_reward
     yield from (
         key for key, used in zip(REMOTE, (trained, trained if asked is None else asked), strict=True) if not used

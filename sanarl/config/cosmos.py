@@ -60,7 +60,7 @@ _COLUMNS = "a dataset module says which columns it reads"
 _BALANCE = "every GPU takes the same number of samples"
 _UPLOAD = "upload the folder of train.ckpt.export_safetensors yourself"
 _PROFILE = "metrics.jsonl has the times of every step"
-_NFT_LOSS = "DiffusionNFT's loss has no such term"
+_LOSS = "the loss has no such term"
 
 _PARALLELISM: dict[str, Fate] = {
     "tp_size": _one(f"tensor parallelism is not supported: {_GPUS}"),
@@ -213,22 +213,20 @@ _GRPO: dict[str, Fate] = {
     "filter_reward_metric": Fate(EMPTY, "every group trains"),
     "bypass_reward": _off("advantages come from rewards"),
     "group_reward_calculation": _off("rewards score single samples"),
-    "positive_nll_coef": Fate((0,), _NFT_LOSS),
+    "positive_nll_coef": Fate((0,), _LOSS),
     "unbiased_advantage": _off("policy.diffusers.sample.global_std says what advantages are divided by"),
-    "unbiased_kl_estimate": _off("kl_beta weighs the squared distance of the velocities"),
-    "off_policy_masking_delta": Fate((), _NFT_LOSS),
-    "aipo_rho": Fate((), _NFT_LOSS),
-    "entropy_coeff": Fate((0,), _NFT_LOSS),
+    "unbiased_kl_estimate": _off("kl_beta weighs a distance in closed form, which needs no estimate"),
+    "off_policy_masking_delta": Fate((), _LOSS),
+    "aipo_rho": Fate((), _LOSS),
+    "entropy_coeff": Fate((0,), _LOSS),
     "reference_reset_interval": Fate((0,), "the reference is what training started from"),
-    "use_decoupled_loss": _off(_NFT_LOSS),
-    "use_rollout_logprobs_for_loss": _off(_NFT_LOSS),
+    "use_decoupled_loss": _off(_LOSS),
+    "use_rollout_logprobs_for_loss": _off(_LOSS),
     **dict.fromkeys(
         (
             "dataloader_num_workers",
             "dataloader_prefetch_factor",
             "temperature",
-            "epsilon_low",
-            "epsilon_high",
             "lower_bound_ratio",
             "loss_type",
             "unbiased_loss_max_tokens",

@@ -21,7 +21,7 @@ DEPARTURES: dict[str, Departure] = {
         '"dpm2"', '"euler"', "one first-order step is what presets ask for and what a stock pipeline reproduces"
     ),
     "policy.diffusers.sample.deterministic_sampling": Departure(
-        "false", "true", "samples follow the ODE; the stochastic flow step is not in this version"
+        "false", "unset", "the algorithm decides: Flow-GRPO takes stochastic steps, everything else follows the ODE"
     ),
     "policy.parallelism.tp_size": Departure("2", "1", "tensor parallelism is not supported"),
     "rollout.parallelism.tp_size": Departure("2", "1", "tensor parallelism is not supported"),
@@ -39,6 +39,12 @@ DEPARTURES: dict[str, Departure] = {
     ),
     "validation.remote_reward.reward_fns": Departure(
         "dance_grpo", "[]", "a video reward is no sensible default for images"
+    ),
+    "train.train_policy.epsilon_low": Departure(
+        "0.2", "0.0001", "ratios of mean log-probabilities stay near 1, and a clip range of 0.2 would never act"
+    ),
+    "train.train_policy.epsilon_high": Departure(
+        "0.2", "0.0001", "ratios of mean log-probabilities stay near 1, and a clip range of 0.2 would never act"
     ),
     "train.ema_update_step_interval": Departure("0", "1", "an average that is switched on should be updated"),
     "train.seed": Departure("unset", "0", "a run should be repeatable without asking for it"),

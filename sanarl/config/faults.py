@@ -89,3 +89,8 @@ def shown(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return clip(f"[{', '.join(shown(item) for item in value[:20])}{', ...' if len(value) > 20 else ''}]")
     return clip(str(value))
+
+
+def fault(key: str, text: str, *involves: str) -> Finding:
+    """A finding at ``key`` that is also about the keys ``involves``."""
+    return Finding(split(key), text, tuple(split(other) for other in involves))

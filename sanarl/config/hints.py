@@ -46,6 +46,8 @@ HINTS: dict[str, Hint] = {
         (f"{_POLICY}.batch_size_per_optimize",), "accumulation follows from it and from mini_batch"
     ),
     "grad_steps_per_epoch": Hint((f"{_POLICY}.batch_size_per_optimize",)),
+    "clip_range": Hint((f"{_POLICY}.epsilon_low", f"{_POLICY}.epsilon_high")),
+    "sde_window": Hint((f"{_SAMPLE}.sde_window_size", f"{_SAMPLE}.sde_window_range")),
     "num_inner_epochs": Hint((f"{_POLICY}.mu_iterations",)),
     "num_epochs": Hint(("train.epoch",)),
     "max_train_steps": Hint(("train.max_num_steps",)),

@@ -135,7 +135,7 @@ class _Reading:
             self.add(Finding((*TASK, "type"), f'{found}; accepted "sft" or "grpo"'))
             self.drop_task()
             return "sft"
-        if name == "grpo" and trainer != "diffusion_nft":
+        if name == "grpo" and trainer not in ("diffusion_nft", "flow_grpo"):
             self.add(Finding((*TASK, "trainer_type"), _algorithm(trainer)))
             table["trainer_type"] = "diffusion_nft"
         return "grpo" if name == "grpo" else "sft"
@@ -205,10 +205,8 @@ class _Reading:
 
 
 def _algorithm(trainer: Any) -> str:
-    if trainer == "flow_grpo":
-        return 'found "flow_grpo", which is not in this version; accepted "diffusion_nft"'
     found = "missing" if trainer is None else f"found {shown(trainer)}"
-    return f'{found}; with type = "grpo" accepted "diffusion_nft" or "flow_grpo" (the latter is not in this version)'
+    return f'{found}; with type = "grpo" accepted "diffusion_nft" or "flow_grpo"'
 
 
 def _explained(error: ValidationError, tree: dict[str, Any], kind: Kind) -> list[tuple[KeyPath, str]]:

@@ -99,6 +99,29 @@ class Policy:
         """The model's velocity under the values that are in use."""
         return self.model.velocity(x_t, sigma, cond)
 
+    def guided_velocity(
+        self, x_t: Tensor, sigma: Tensor, cond: Cond, empty: Cond | None, guidance_scale: float
+    ) -> Tensor:
+        """The velocity with classifier-free guidance (Ho & Salimans, arXiv:2207.12598), in sampling and in training.
+
+        v = v(empty) + guidance_scale * (v(prompt) - v(empty)), in two passes of the same batch.
+
+        Args:
+            x_t: noisy latents (B, C, ..., H, W). sigma: (B,).
+            cond: of the prompts, B rows.
+            empty: of the empty prompt, one row; None for no guidance.
+            guidance_scale: above 1.
+        """
+        v = self.velocity(x_t, sigma, cond)
+        if empty is None:
+            return v
+        v_empty = self.velocity(x_t, sigma, empty[torch.zeros(len(x_t), dtype=torch.int64)])
+        return v_empty + guidance_scale * (v - v_empty)
+
+    def empty_prompt(self, guidance_scale: float) -> Cond | None:
+        """The empty prompt, one row, where ``guidance_scale`` asks for guidance."""
+        return self.model.encode_prompts([""]) if guidance_scale > 1 else None
+
     # ---- checkpoints
 
     def state_dict(self) -> dict[str, object]:

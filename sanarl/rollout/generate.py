@@ -1,6 +1,6 @@
 """Sampling from a policy."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from sanarl.maths import draw
 from sanarl.maths.flow import schedule
 from sanarl.maths.solvers import Solver, solve
 from sanarl.models.policy import Policy
+from sanarl.rollout.stochastic import Stochastic, walk
 from sanarl.types import Cond, Rollout
 
 
@@ -23,28 +24,13 @@ class Sampler:
     flow_shift: float
     mini_batch: int
     """Samples computed at once; changes no result beyond rounding."""
+    stochastic: Stochastic | None = None
+    """Steps that are not the solver's; None: all are."""
 
     @property
     def sigmas(self) -> Tensor:
         """Noise levels, (num_steps + 1,) float64, from 1 to 0."""
         return schedule(self.num_steps, self.flow_shift)
-
-
-def guided(policy: Policy, cond: Cond, empty: Cond | None, guidance_scale: float) -> Callable[[Tensor, float], Tensor]:
-    """The velocity as a function of (latents, sigma), with classifier-free guidance (Ho & Salimans, arXiv:2207.12598).
-
-    v = v(empty) + guidance_scale * (v(prompt) - v(empty)); a scale of 1 or less needs no second pass.
-    """
-
-    def velocity(x: Tensor, s: float) -> Tensor:
-        sigma = torch.full((len(x),), s, device=x.device)
-        v = policy.velocity(x, sigma, cond)
-        if empty is None:
-            return v
-        v_empty = policy.velocity(x, sigma, empty)
-        return v_empty + guidance_scale * (v - v_empty)
-
-    return velocity
 
 
 @torch.no_grad()
@@ -73,13 +59,18 @@ def generate(
         return
     model, device = policy.model, policy.model.transformer.device
     cond = model.encode_prompts(prompts)
-    empty = model.encode_prompts([""]) if sampler.guidance_scale > 1 else None
-    sigmas = sampler.sigmas.tolist()
+    empty = policy.empty_prompt(sampler.guidance_scale)
+    sigmas, how = sampler.sigmas.tolist(), sampler.stochastic
+    same = groups if how is not None and how.same_latent else ids
     for rows in torch.arange(len(prompts)).split(sampler.mini_batch):
         part = cond[rows]
-        no_prompt = empty[torch.zeros(len(rows), dtype=torch.int64)] if empty is not None else None
-        noise = draw.normal(ids[rows], model.latent_shape, *key, "noise").to(device)
-        latents = solve(guided(policy, part, no_prompt, sampler.guidance_scale), noise, sigmas, sampler.solver)
+        velocity = _Velocity(policy, part, empty, sampler.guidance_scale)
+        noise = draw.normal(same[rows], model.latent_shape, *key, "noise").to(device)
+        path = None
+        if how is None:
+            latents = solve(velocity.at, noise, sigmas, sampler.solver)
+        else:
+            latents, path = walk(velocity, noise, sigmas, ids[rows], how.starts(groups[rows], key), how, key)
         rollout = Rollout(
             ids=ids[rows],
             groups=groups[rows],
@@ -87,5 +78,23 @@ def generate(
             cond=part,
             latents=latents,
             sigmas=torch.tensor(sigmas[:-1], device=device).expand(len(rows), -1),
+            path=path,
         )
         yield rows, rollout, model.decode(latents)
+
+
+@dataclass(frozen=True)
+class _Velocity:
+    """The velocity of samples with their prompts."""
+
+    policy: Policy
+    cond: Cond
+    empty: Cond | None
+    guidance_scale: float
+
+    def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
+        return self.policy.guided_velocity(x, sigma, self.cond, self.empty, self.guidance_scale)
+
+    def at(self, x: Tensor, sigma: float) -> Tensor:
+        """At one noise level for all samples."""
+        return self(x, torch.full((len(x),), sigma, device=x.device))

@@ -74,14 +74,15 @@ def optimise(
         step: for messages.
 
     Returns:
-        The weighted mean of every metric over all terms and ranks, and grad_norm; None when the step was skipped
-        because a loss or the gradient was not finite.
+        The weighted mean of every metric and the largest value of every peak over all terms and ranks, and grad_norm;
+        None when the step was skipped because a loss or the gradient was not finite.
 
     Raises:
         NotFinite: after ``guard.limit`` skipped steps in a row.
     """
     optimizer.zero_grad(set_to_none=True)
     totals: dict[str, torch.Tensor] = {}
+    peaks: dict[str, torch.Tensor] = {}
     weight, worst = 0.0, None
     for number, term in enumerate(terms):
         (term.loss * (term.weight * share)).backward()
@@ -90,13 +91,15 @@ def optimise(
         for name, value in {"loss": term.loss.detach(), **term.metrics}.items():
             added = value.double() * (term.weight * share)
             totals[name] = totals[name] + added if name in totals else added
+        for name, value in term.peaks.items():
+            peaks[name] = torch.maximum(peaks[name], value) if name in peaks else value
         worst = _first_bad(term.loss.detach(), number, worst)
     assert abs(weight - (share > 0)) < 1e-6, f"the weights of a step's terms sum to {weight}, not 1"
     for master in policy.masters:
         if master.grad is None:
             master.grad = torch.zeros_like(master)
         world.sum(master.grad)
-    means = _reduce(totals, world)
+    means = _reduce(totals, world) | _largest(peaks, world)
     norm = nn.utils.clip_grad_norm_(policy.masters, grad_clip if grad_clip > 0 else float("inf"))
     bad_term = _bad_term(worst, world)
     if bad_term is not None or not torch.isfinite(norm):
@@ -134,3 +137,10 @@ def _reduce(totals: dict[str, torch.Tensor], world: World) -> dict[str, float]:
         return {}
     values = world.sum(torch.stack([totals.get(name, zero).to(world.device) for name in names]))
     return dict(zip(names, values.tolist(), strict=True))
+
+
+def _largest(peaks: dict[str, torch.Tensor], world: World) -> dict[str, float]:
+    """The largest value of every peak over ranks, the same on all of them."""
+    mine = {name: float(value) for name, value in peaks.items()}
+    found = world.gather_objects(mine)
+    return {name: max(part[name] for part in found if name in part) for name in sorted(set().union(*found))}

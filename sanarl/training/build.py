@@ -92,7 +92,7 @@ class Parts:
         samples: dict[Rewards, tuple[str, dict[str, Any], bool]] = {}
         if self.held_out is not None:
             samples[evaluation_rewards(self.config)] = self.held_out.prompts[0], self.held_out.metadata[0], False
-        if self.config.task == "nft":
+        if self.config.is_rl:
             first = self.dataset[0]
             samples[_training_rewards(self.config)] = first["prompt"], first["metadata"], True
         size = self.config.policy.diffusers.inference_size
@@ -129,7 +129,7 @@ class Parts:
         for scoring in self.rewards.values():
             if isinstance(scoring, RemoteScoring):
                 scoring.say = session.console.line
-        updates = session.total * (config.updates_per_rollout if config.task == "nft" else 1)
+        updates = session.total * (config.updates_per_rollout if config.is_rl else 1)
         return Job(
             policy=self.policy,
             session=session,
@@ -202,7 +202,7 @@ def default_module(config: Config) -> str:
 
 
 def _training_rewards(config: Config) -> Rewards:
-    if config.task != "nft":
+    if not config.is_rl:
         return ()
     grpo = config.grpo
     return grpo.remote_reward if grpo.use_remote_reward else _named(grpo)
@@ -216,7 +216,7 @@ def _named(table: GRPOConfig | Validation) -> Rewards:
 
 def local_arguments(config: Config) -> dict[str, dict[str, Any]]:
     """What rewards of this process are built with, by name; [validation] counts before the training."""
-    trained = dict(config.grpo.reward_args) if config.task == "nft" else {}
+    trained = dict(config.grpo.reward_args) if config.is_rl else {}
     return {name: dict(given) for name, given in {**trained, **config.validation.reward_args}.items()}
 
 
@@ -226,14 +226,14 @@ def evaluation_rewards(config: Config) -> Rewards:
     if not validation.enable:
         return ()
     if validation.use_remote_reward:
-        remote = validation.remote_reward or (config.grpo.remote_reward if config.task == "nft" else None)
+        remote = validation.remote_reward or (config.grpo.remote_reward if config.is_rl else None)
         if remote is None or not any(function.weight > 0 for function in remote.reward_fns):
             raise UserError("validation.use_remote_reward: true, but validation.remote_reward names no reward to score")
         return remote
     named = _named(validation)
-    if named or (validation.use_remote_reward is False and config.task == "nft" and config.grpo.use_remote_reward):
+    if named or (validation.use_remote_reward is False and config.is_rl and config.grpo.use_remote_reward):
         return named
-    if validation.remote_reward is not None and config.task == "nft" and config.grpo.use_remote_reward:
+    if validation.remote_reward is not None and config.is_rl and config.grpo.use_remote_reward:
         return validation.remote_reward
     return _training_rewards(config)
 
@@ -283,7 +283,7 @@ def build_policy(config: Config, model: FlowModel) -> Policy:
         if lora.lora_path is not None:
             start = read_adapter(Path(lora.lora_path), transformer, slot)
     master_dtype = settings.DTYPES[config.train.master_dtype]
-    return Policy(model, start, master_dtype, kept_sets=config.task == "nft")
+    return Policy(model, start, master_dtype, kept_sets=config.is_rl)
 
 
 def validation_items(config: Config, module: DatasetModule) -> list[Any]:

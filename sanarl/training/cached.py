@@ -175,7 +175,7 @@ def cached(model: FlowModel, config: Config) -> FlowModel:
         UserError: If that folder cannot be written.
     """
     folder, diffusers = config.data.cache, config.policy.diffusers
-    if folder is None or config.task == "nft":
+    if folder is None or config.is_rl:
         return model
     around = (diffusers.max_prompt_length, diffusers.complex_human_instruction, diffusers.motion_score)
     return Cached(model, Store(Path(folder).expanduser()), repr(around))

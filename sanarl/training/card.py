@@ -40,7 +40,7 @@ class Card:
         ]
         if lora is not None:
             rows.append(("adapter", f"rank {lora.r}, alpha {lora.lora_alpha:g}"))
-        if config.task == "nft":
+        if config.is_rl:
             grpo = config.grpo
             weights = [(f.name, f.weight) for f in grpo.remote_reward.reward_fns if f.weight > 0]
             weights = weights if grpo.use_remote_reward else list(grpo.reward_function.items())
@@ -77,7 +77,7 @@ class Card:
         """Code that loads the export and samples as the trainer did."""
         config = self.config
         diffusers, sample = config.policy.diffusers, config.policy.diffusers.sample
-        steps = sample.eval_num_steps if config.task == "nft" else sample.num_steps
+        steps = sample.eval_num_steps if config.is_rl else sample.num_steps
         height, width = diffusers.inference_size
         base = config.policy.model_name_or_path
         if config.policy.lora is None:

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from sanarl.runtime import checkpoint
+from sanarl.runtime.memory import free_memory
 from sanarl.runtime.session import size
 from sanarl.training import settings
 from sanarl.training.build import Parts
@@ -15,7 +16,7 @@ def overview(made: Parts, total: int) -> list[str]:
     config, world, policy = made.config, made.world, made.policy
     trained = sum(m.numel() for m in policy.masters)
     whole = sum(p.numel() for p in policy.model.transformer.parameters())
-    if config.task == "nft":
+    if config.is_rl:
         what = (
             f"{config.prompts_per_step} prompts x {config.rollout.n_generation} samples a rollout, "
             f"{config.updates_per_rollout} optimiser step(s) each"
@@ -33,9 +34,26 @@ def overview(made: Parts, total: int) -> list[str]:
             f"the preset is written for {config.gpus} GPU(s) and runs on {world.size} rank(s): "
             "the same numbers, another duration"
         )
+    if config.task == "flowgrpo":
+        lines.append(path_memory(made))
     if not config.train.ckpt.enable_checkpoint:
         lines.append("train.ckpt.enable_checkpoint = false: neither checkpoints nor exports will be written")
     return lines
+
+
+def path_memory(made: Parts) -> str:
+    """Host memory that the recorded path of a rollout takes on this rank, twice while it is put together."""
+    setup = settings.rl_setup(made.config, made.model.flow_shift)
+    how = setup.sampler.stochastic
+    assert how is not None, "asked for the path of a sampler without stochastic steps"
+    samples = len(made.world.rows(made.config.samples_per_step))
+    needed = 2 * samples * how.sample_bytes(made.model.latent_shape)
+    free = free_memory()
+    verdict = "" if free is None else f" of {size(free)} free: {'enough' if needed < free else 'NOT ENOUGH'}"
+    return (
+        f"the path of a rollout ({samples} samples a rank, {how.window} of {setup.sampler.num_steps} steps stochastic) "
+        f"takes up to {size(needed)} of host memory{verdict}"
+    )
 
 
 def save_bytes(made: Parts, job: Job) -> int:

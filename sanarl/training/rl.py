@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sanarl.algorithms import nft
+from sanarl.algorithms import flow_grpo, nft
 from sanarl.data.loading import Loader
 from sanarl.maths import draw
 from sanarl.maths.advantage import group_advantages, group_statistics
+from sanarl.models.policy import Policy
 from sanarl.rewards.local import Scoring
 from sanarl.rewards.mix import RewardError
 from sanarl.rewards.remote import RemoteScoring
@@ -38,7 +39,7 @@ class Setup:
     mu_iterations: int
     global_std: bool
     sampler: Sampler
-    settings: nft.Settings
+    settings: nft.Settings | flow_grpo.Settings
     seed: int
     deadline_s: float
     show_every: int | None
@@ -69,13 +70,8 @@ def train(job: Job, loader: Loader, scoring: Scoring | RemoteScoring, setup: Set
             session.rewards(step, "train", prompts, groups, scores)
             advantages = group_advantages(scores["reward"], groups, setup.global_std)  # advantage
             with session.timed("train"):
-                updates = [
-                    job.update(
-                        *slice_terms(job, found, request, rows, advantages, (setup.seed, step, number), setup), step
-                    )
-                    for number, rows in enumerate(slices(groups, step, setup))
-                ]  # loss terms -> optimiser
-                nft.after_rollout(policy, session.progress.updates, setup.settings)
+                updates = update(job, found, request, groups, advantages, step, setup)  # loss terms -> optimiser
+                after_rollout(policy, session.progress.updates, setup.settings)
             metrics = mean_of(updates) | reward_metrics(scores, groups) | picture_metrics(found, groups, world)
             show(job, found, request, step, setup)
             if metrics["zero_std_ratio"] == 1:
@@ -127,6 +123,46 @@ def sample(job: Job, request: Request, scoring: Scoring | RemoteScoring, step: i
         raise
 
 
+def update(
+    job: Job, found: Collected, request: Request, groups: Tensor, advantages: Tensor, step: int, setup: Setup
+) -> list[dict[str, float]]:
+    """Every optimiser step that a rollout feeds, each with its metrics."""
+    done: list[dict[str, float]] = []
+    for number, rows in enumerate(slices(groups, step, setup)):
+        terms = slice_terms(job, found, request, rows, advantages, (setup.seed, step, number), setup)
+        done.append(job.update(*terms, step))
+        if isinstance(setup.settings, flow_grpo.Settings) and flow_grpo.RATIO_ERROR in done[-1]:
+            found = checked(found, done[-1], setup.settings)
+            if done[-1]["recomputed_log_probs"] and step == 1:
+                error, most = done[-1][flow_grpo.RATIO_ERROR], setup.settings.tolerance
+                job.session.console.line(
+                    f"step 1: before any update ratios are up to {error:.1e} off 1, more than a tenth of the clip "
+                    f"range ({most:.1e}); log-probabilities of rollouts are computed again with the learner's code, "
+                    "here and in every step where that is so"
+                )
+    return done
+
+
+def checked(found: Collected, metrics: dict[str, float], settings: flow_grpo.Settings) -> Collected:
+    """The rollout for the next optimiser steps, without log-probabilities that the first one did not confirm.
+
+    Flow-GRPO then computes them with the learner's code; ``metrics`` says whether it does.
+    """
+    off = metrics[flow_grpo.RATIO_ERROR] > settings.tolerance
+    metrics["recomputed_log_probs"] = float(off)
+    if not off or found.rollout is None or found.rollout.path is None:
+        return found
+    return replace(found, rollout=replace(found.rollout, path=replace(found.rollout.path, log_probs=None)))
+
+
+def after_rollout(policy: Policy, updates: int, settings: nft.Settings | flow_grpo.Settings) -> None:
+    """Let the old values, which sample the next rollout, follow the learner's."""
+    if isinstance(settings, nft.Settings):
+        nft.after_rollout(policy, updates, settings)
+    else:
+        flow_grpo.after_rollout(policy)
+
+
 def slices(groups: Tensor, step: int, setup: Setup) -> Iterator[Tensor]:
     """The rows (N,) of every optimiser step that a rollout feeds: the same share of every group, by identity."""
     for iteration in range(setup.mu_iterations):
@@ -146,9 +182,14 @@ def slice_terms(
     here = torch.isin(request.ids, rows)
     if found.rollout is None or not here.any():
         return (), 0.0
-    part = found.rollout[here.nonzero().flatten()]
+    part = found.rollout if here.all() else found.rollout[here.nonzero().flatten()]
     weights = advantages[part.ids].to(part.latents.device, part.latents.dtype)
-    return nft.terms(job.policy, replace(part, advantages=weights), setup.settings, key), len(part.ids) / len(rows)
+    part, settings = replace(part, advantages=weights), setup.settings
+    if isinstance(settings, nft.Settings):
+        terms = nft.terms(job.policy, part, settings, key)
+    else:
+        terms = flow_grpo.terms(job.policy, part, settings, key)
+    return terms, len(part.ids) / len(rows)
 
 
 def mean_of(updates: list[dict[str, float]]) -> dict[str, float]:

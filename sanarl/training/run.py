@@ -93,7 +93,7 @@ def _train(loaded: Loaded, made: Parts, resume: str | None, found: Found | None,
 def _loop(made: Parts, job: Job) -> int:
     config = made.config
     with made.loader() as loader:
-        if config.task == "nft":
+        if config.is_rl:
             return rl.train(job, loader, made.training_rewards, settings.rl_setup(config, made.model.flow_shift))
         return sft_loop.train(job, loader, settings.sft_setup(config))
 

@@ -1,13 +1,17 @@
 """From configuration keys to the settings of each part; arithmetic and names only."""
 
+from dataclasses import replace
+
 import torch
 
-from sanarl.algorithms import nft, sft
+from sanarl.algorithms import flow_grpo, nft, sft
 from sanarl.config import Config
 from sanarl.errors import UserError
 from sanarl.maths import draw
+from sanarl.maths.sde import Dynamics
 from sanarl.models.adapter import LoraSettings
 from sanarl.rollout.generate import Sampler
+from sanarl.rollout.stochastic import Stochastic
 from sanarl.runtime.optim import OptimSettings
 from sanarl.runtime.session import Saving
 from sanarl.training import rl
@@ -19,7 +23,7 @@ SCORING_DEADLINE_S = 600.0
 
 def items_per_step(config: Config) -> int:
     """Dataset items that a step takes: pictures in SFT, prompts in reinforcement learning."""
-    return config.prompts_per_step if config.task == "nft" else config.samples_per_step
+    return config.prompts_per_step if config.is_rl else config.samples_per_step
 
 
 def total_steps(config: Config, num_items: int) -> int:
@@ -110,7 +114,7 @@ def sampler(config: Config, flow_shift: float, num_steps: int, mini_batch: int) 
 def evaluation_sampler(config: Config, flow_shift: float) -> Sampler:
     """How held-out samples are drawn."""
     sample, asked = config.policy.diffusers.sample, config.validation.batch_size
-    if config.task == "nft":
+    if config.is_rl:
         rollout = config.rollout
         at_once = rollout.n_generation_mini_batch or rollout.n_generation
         return sampler(config, flow_shift, sample.eval_num_steps, asked or at_once)
@@ -136,10 +140,10 @@ def sft_setup(config: Config) -> sft_loop.Setup:
     return sft_loop.Setup(config.samples_per_step, settings, config.train.seed)
 
 
-def rl_setup(config: Config, flow_shift: float) -> rl.Setup:
-    """Everything that the loop of reinforcement learning is told."""
-    diffusers, grpo, rollout = config.policy.diffusers, config.grpo, config.rollout
-    settings = nft.Settings(
+def nft_settings(config: Config) -> nft.Settings:
+    """DiffusionNFT's numbers."""
+    diffusers, grpo = config.policy.diffusers, config.grpo
+    return nft.Settings(
         mini_batch=grpo.mini_batch,
         nft_beta=diffusers.nft_beta,
         kl_beta=grpo.kl_beta,
@@ -150,14 +154,58 @@ def rl_setup(config: Config, flow_shift: float) -> rl.Setup:
         decay_value=diffusers.weight_copy_decay_value or 0.0,
         decay_steps=diffusers.weight_copy_decay_steps or 1,
     )
+
+
+def stochastic(config: Config, rollouts: Sampler) -> Stochastic:
+    """Flow-GRPO's stochastic steps on the schedule of ``rollouts``."""
+    sample, held = config.policy.diffusers.sample, config.stochastic_steps
+    return Stochastic(
+        dynamics=Dynamics(sample.sde_type, sample.noise_level, sigma_max=float(rollouts.sigmas[1])),
+        window=config.sde_window,
+        first=held.start,
+        end=held.stop,
+        keep_means=config.grpo.ratio_norm,
+        same_latent=sample.same_latent,
+    )
+
+
+def flow_grpo_settings(config: Config, how: Stochastic) -> flow_grpo.Settings:
+    """Flow-GRPO's numbers."""
+    diffusers, grpo = config.policy.diffusers, config.grpo
+    return flow_grpo.Settings(
+        mini_batch=grpo.mini_batch,
+        dynamics=how.dynamics,
+        guidance_scale=diffusers.sample.guidance_scale,
+        epsilon_low=grpo.epsilon_low,
+        epsilon_high=grpo.epsilon_high,
+        kl_beta=grpo.kl_beta,
+        advantage_clip=grpo.advantage_high,
+        advantage_mode=grpo.advantage_mode,
+        timesteps_fraction=diffusers.timesteps_fraction,
+        ratio_norm=grpo.ratio_norm,
+        step_reweighting=grpo.step_reweighting,
+    )
+
+
+def rl_setup(config: Config, flow_shift: float) -> rl.Setup:
+    """Everything that the loop of reinforcement learning is told."""
+    diffusers, grpo, rollout = config.policy.diffusers, config.grpo, config.rollout
     mini_batch = rollout.n_generation_mini_batch or rollout.n_generation
+    rollouts = sampler(config, flow_shift, diffusers.sample.num_steps, mini_batch)
+    settings: nft.Settings | flow_grpo.Settings
+    if config.task == "flowgrpo":
+        how = stochastic(config, rollouts)
+        rollouts = replace(rollouts, stochastic=how)
+        settings = flow_grpo_settings(config, how)
+    else:
+        settings = nft_settings(config)
     return rl.Setup(
         prompts_per_step=config.prompts_per_step,
         group_size=rollout.n_generation,
         updates_per_pass=config.samples_per_step // config.samples_per_update,
         mu_iterations=grpo.mu_iterations,
         global_std=diffusers.sample.global_std,
-        sampler=sampler(config, flow_shift, diffusers.sample.num_steps, mini_batch),
+        sampler=rollouts,
         settings=settings,
         seed=config.train.seed,
         deadline_s=SCORING_DEADLINE_S,

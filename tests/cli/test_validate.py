@@ -26,7 +26,7 @@ def test_shipped_presets_are_valid_without_torch() -> None:
     code += "except SystemExit as stop:\n    assert not stop.code, stop.code\nassert 'torch' not in sys.modules\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("ok: ") == 12
+    assert done.stdout.count("ok: ") == 16
 
 
 def test_faults_go_to_stderr_with_exit_code_2(
@@ -82,7 +82,7 @@ def test_nothing_to_validate(capsys: pytest.CaptureFixture[str], monkeypatch: py
 def test_presets_list_and_show(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, _ = run(capsys, monkeypatch, "presets", "list")
     assert code == 0
-    assert len(out.splitlines()) == 12
+    assert len(out.splitlines()) == 16
     code, out, _ = run(capsys, monkeypatch, "presets", "show", "tiny-image-nft.toml")
     assert out == Path("presets/tiny-image-nft.toml").read_text(encoding="utf-8")
     code, out, err = run(capsys, monkeypatch, "presets", "show", "tiny-image-ntf")

@@ -59,7 +59,6 @@ TEXTS: dict[str, str] = {
     "task_unknown": POLICY + '[train.train_policy]\ntype = "dpo"\n[train]\nseed = -1\n',
     "task_grpo_bare": POLICY + '[train.train_policy]\ntype = "grpo"\n',
     "task_grpo_trainer": POLICY + '[train.train_policy]\ntype = "grpo"\ntrainer_type = "grpo"\n',
-    "task_flow_grpo": POLICY + LORA + NFT.replace("diffusion_nft", "flow_grpo"),
     "task_sft_trainer": POLICY + SFT + 'trainer_type = "diffusion_nft"\n',
     # unknown keys
     "unknown_near": POLICY + SFT + "mini_bach = 2\n[train]\noptm_lrr = 1e-4\n",
@@ -114,6 +113,19 @@ TEXTS: dict[str, str] = {
     "rule_image_is_video": SANA + SFT + "[policy.diffusers]\nis_video = true\n",
     "rule_video_is_image": VIDEO + SFT,
     "rule_stochastic": POLICY + LORA + NFT + "[policy.diffusers.sample]\ndeterministic_sampling = false\n",
+    "rule_flow_grpo_steps": POLICY
+    + LORA.replace('"default", "old"', '"default"')
+    + NFT.replace("diffusion_nft", "flow_grpo")
+    + "[policy.diffusers]\nweight_copy_decay_type = 1\n[policy.diffusers.sample]\ndeterministic_sampling = true\n"
+    + 'noise_level = 1.2\nsde_type = "cps"\nsolver = "dpm2"\nnum_steps = 10\nsde_window_range = [4, 10]\n',
+    "rule_flow_grpo_window": POLICY
+    + LORA
+    + NFT.replace("diffusion_nft", "flow_grpo")
+    + "[policy.diffusers.sample]\nnoise_level = 0.0\nnum_steps = 10\nsde_window_size = 3\nsde_window_range = [4, 6]\n",
+    "rule_flow_grpo_one_step": POLICY
+    + LORA
+    + NFT.replace("diffusion_nft", "flow_grpo")
+    + "[policy.diffusers.sample]\nnum_steps = 1\n",
     "rule_groups": POLICY + LORA + BARE_NFT + "[train]\ntrain_batch_per_replica = 100\n[rollout]\nn_generation = 24\n",
     "rule_batch_default": POLICY + LORA + BARE_NFT,
     "rule_group_of_one": POLICY + LORA + BARE_NFT + "[rollout]\nn_generation = 1\n",

@@ -25,8 +25,8 @@ def notes(source: str | Path, *overrides: str) -> list[str]:
     return [f"{note.level}: {note.text}" for note in load(source, overrides).notes]
 
 
-def test_twelve_presets_are_shipped() -> None:
-    tasks = [f"{media}-{task}" for media in ("image", "video") for task in ("nft", "sft", "sft-lora")]
+def test_sixteen_presets_are_shipped() -> None:
+    tasks = [f"{media}-{task}" for media in ("image", "video") for task in ("flowgrpo", "nft", "sft", "sft-lora")]
     assert preset_names() == sorted(f"{size}-{task}" for size in ("sana", "tiny") for task in tasks)
 
 

@@ -82,17 +82,22 @@ dataset.name = "shapes"
 """
 
 
+FLOW_GRPO = NFT.replace("diffusion_nft", "flow_grpo")
+
+
 def preset(task, model, output):
-    """TOML of a tiny run: SFT of 6 samples a step, or NFT of 3 prompts x 4 samples with two optimiser steps."""
-    text = COMMON + {"sft": SFT, "sft-lora": ADAPTER + SFT, "nft": ADAPTER + NFT}[task]
-    is_nft = task == "nft"
+    """TOML of a tiny run: SFT of 6 samples a step, or 3 prompts x 4 samples a step with two optimiser steps."""
+    text = COMMON + {"sft": SFT, "sft-lora": ADAPTER + SFT, "nft": ADAPTER + NFT, "flowgrpo": ADAPTER + FLOW_GRPO}[task]
+    is_rl, extra = task in ("nft", "flowgrpo"), "caption_dropout = 0.2"
+    if is_rl:
+        extra = "timesteps_fraction = 0.7" + ("\nweight_copy_decay_type = 1" if task == "nft" else "")
     replaced = {
         "MODEL": model,
         "OUTPUT": output,
-        "BATCH": 12 if is_nft else 6,
-        "NAMES": '["default", "old"]' if is_nft else '["default"]',
+        "BATCH": 12 if is_rl else 6,
+        "NAMES": '["default", "old"]' if is_rl else '["default"]',
         "REWARD": f"{HERE / 'redness.py'}:redness",
-        "DIFFUSERS": "timesteps_fraction = 0.7\nweight_copy_decay_type = 1" if is_nft else "caption_dropout = 0.2",
+        "DIFFUSERS": extra,
     }
     for name, value in replaced.items():
         text = text.replace(name, str(value))

@@ -53,7 +53,7 @@ class Lora(Table):
     """A low-rank adapter; without this table the whole transformer is trained."""
 
     lora_names: tuple[Text, ...] = ("default",)
-    """Value sets: ["default"] for SFT; DiffusionNFT also needs "old", the policy that rolls out."""
+    """Value sets: ["default"] for SFT; reinforcement learning also needs "old", the policy that rolls out."""
     r: Annotated[int, Field(ge=1, le=4096)] = 8
     """Rank."""
     lora_alpha: Positive = 8.0
@@ -92,9 +92,19 @@ class Sample(Table):
     global_std: bool = True
     """Divide advantages by the standard deviation of the whole rollout; false: of each group."""
     noise_level: NotNegative = 1.0
-    """Noise of the stochastic flow step, which is not in this version."""
-    deterministic_sampling: bool = True
-    """Follow the ODE; must be true: the stochastic flow step with noise_level is not in this version."""
+    """Flow-GRPO: noise of the stochastic steps: a of the SDE's diffusion a sqrt(sigma / (1 - sigma)), or eta of CPS,
+    which is at most 1."""
+    deterministic_sampling: bool | None = None
+    """Follow the ODE. Unset: what the algorithm needs, true for diffusion_nft and false for flow_grpo."""
+    sde_type: Literal["sde", "cps"] = "sde"
+    """Flow-GRPO: the stochastic step: the SDE, or coefficients-preserving sampling."""
+    sde_window_size: Annotated[int, Field(ge=0, le=999)] = 0
+    """Flow-GRPO: stochastic steps of a sample, in one window (Flow-GRPO-Fast: 1 to 3); 0: every step but the last."""
+    sde_window_range: tuple[Annotated[int, Field(ge=0, le=998)], Annotated[int, Field(ge=1, le=999)]] | None = None
+    """Flow-GRPO: first step that a window may hold, and the one after the last; each group's window is drawn anew.
+    Unset: every step but the last."""
+    same_latent: bool = False
+    """Flow-GRPO: the samples of a prompt start from the same noise, so that only stochastic steps tell them apart."""
     solver: Annotated[Literal["euler", "flow", "ddim", "dpm1", "dpm2"], AfterValidator(_flow_is_euler)] = "euler"
     """Step rule; "flow" is another name of "euler", and "ddim" and "dpm1" are the same step on a rectified flow;
     "dpm2" is of second order."""
@@ -140,7 +150,8 @@ class Diffusers(Table):
     motion_score: Annotated[int, Field(ge=0, le=1000)] | None = None
     """Appended to every prompt as " motion score: N.", as SANA-Video was trained with; unset: nothing is."""
     timesteps_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """DiffusionNFT: share of a rollout's timesteps that is trained: max(1, floor(T * fraction + 1e-9)) of T."""
+    """Reinforcement learning: share of a rollout's timesteps that is trained: max(1, floor(T * fraction + 1e-9)) of T;
+    Flow-GRPO: of the stochastic steps, at most that many."""
     nft_beta: Annotated[float, Field(gt=0, le=10)] = 1.0
     """DiffusionNFT: how far the implicit positive and negative policies lie from the old one."""
     weight_copy_decay_type: Annotated[int, Field(ge=0, le=3)] = 0

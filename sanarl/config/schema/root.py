@@ -56,11 +56,16 @@ class Config(Table):
     """Free for your own dataset module, which gets the whole configuration."""
 
     @property
-    def task(self) -> Literal["sft", "sft-lora", "nft"]:
+    def task(self) -> Literal["sft", "sft-lora", "nft", "flowgrpo"]:
         """What is trained, in the words of preset names."""
         if isinstance(self.train.train_policy, GRPOConfig):
-            return "nft"
+            return "nft" if self.train.train_policy.trainer_type == "diffusion_nft" else "flowgrpo"
         return "sft" if self.policy.lora is None else "sft-lora"
+
+    @property
+    def is_rl(self) -> bool:
+        """Whether the task is reinforcement learning, of whatever algorithm."""
+        return isinstance(self.train.train_policy, GRPOConfig)
 
     @property
     def is_tiny(self) -> bool:
@@ -135,6 +140,17 @@ class Config(Table):
     def updates_per_rollout(self) -> int:
         """Optimiser steps that a rollout feeds."""
         return self.grpo.mu_iterations * (self.samples_per_step // self.samples_per_update)
+
+    @property
+    def stochastic_steps(self) -> range:
+        """Flow-GRPO: the steps of a rollout that windows may hold; all but the last when nothing else is said."""
+        sample = self.policy.diffusers.sample
+        return range(*(sample.sde_window_range or (0, sample.num_steps - 1)))
+
+    @property
+    def sde_window(self) -> int:
+        """Flow-GRPO: stochastic steps of a sample."""
+        return self.policy.diffusers.sample.sde_window_size or len(self.stochastic_steps)
 
     def leaves(self) -> Iterator[tuple[str, Any]]:
         """Key path and value (as JSON has it) of every key."""

@@ -65,11 +65,54 @@ def test_deviation_of_the_rollout_or_of_groups(lab):
     assert not lab.equal(whole, groups)
 
 
-@honours(f"{SAMPLE}.deterministic_sampling", f"{SAMPLE}.noise_level")
-def test_stochastic_sampling_is_refused(lab):
+@honours(f"{SAMPLE}.deterministic_sampling")
+def test_each_algorithm_has_its_sampling(lab):
     with pytest.raises(ConfigError, match=r"deterministic_sampling: found false; accepted true"):
         lab.loaded("nft", f"{SAMPLE}.deterministic_sampling=false")
-    assert lab.idle("nft", f"{SAMPLE}.noise_level=0.5") == [f"{SAMPLE}.noise_level"]
+    with pytest.raises(ConfigError, match=r"deterministic_sampling: found true; accepted false"):
+        lab.loaded("flowgrpo", f"{SAMPLE}.deterministic_sampling=true")
+    assert lab.loaded("nft", f"{SAMPLE}.deterministic_sampling=true").config.task == "nft"
+    assert lab.loaded("flowgrpo", f"{SAMPLE}.deterministic_sampling=false").config.task == "flowgrpo"
+
+
+# ---- stochastic steps
+
+
+def stochastic_reward(lab, *overrides):
+    """Mean reward of a rollout with stochastic steps."""
+    return lab.quick("flowgrpo", *lab.plain, *overrides).metrics[0]["reward/mean"]
+
+
+@honours(f"{SAMPLE}.noise_level", f"{SAMPLE}.sde_type", f"{SAMPLE}.same_latent")
+def test_stochastic_steps(lab):
+    cps = f'{SAMPLE}.sde_type="cps"'
+    noises = [f"{SAMPLE}.noise_level={level}" for level in (0.3, 0.6)]
+    same = f"{SAMPLE}.same_latent=true"
+    asked = [(), *((noise,) for noise in noises), *((noise, cps) for noise in noises), (same,)]
+    assert len({stochastic_reward(lab, *overrides) for overrides in asked}) == len(asked)
+    tiny, reference = f"{SAMPLE}.noise_level=1e-6", reward(lab)
+    assert stochastic_reward(lab, tiny) == pytest.approx(reference, rel=1e-4)  # the ODE
+    assert stochastic_reward(lab, tiny, cps) == pytest.approx(reference, rel=1e-4)
+    idle = ["noise_level", "sde_type", "same_latent", "sde_window_size", "sde_window_range"]
+    values = ["0.5", '"cps"', "true", "1", "[0, 1]"]
+    found = lab.idle("nft", *(f"{SAMPLE}.{name}={value}" for name, value in zip(idle, values, strict=True)))
+    assert sorted(found) == sorted(f"{SAMPLE}.{name}" for name in idle)
+
+
+@honours(f"{SAMPLE}.sde_window_size", f"{SAMPLE}.sde_window_range")
+def test_window_of_stochastic_steps(lab, seen):
+    # By hand: of 3 steps two are stochastic; 12 samples in mini-batches of 5, a pass for every step trained.
+    every = "policy.diffusers.timesteps_fraction=1.0"
+    for overrides, steps in (
+        ((), 2),
+        ((f"{SAMPLE}.sde_window_size=1",), 1),
+        ((f"{SAMPLE}.sde_window_range=[0, 1]",), 1),
+    ):
+        seen.passes.clear()
+        lab.fresh("flowgrpo", *lab.plain, every, *overrides)
+        assert sorted(seen.sizes(trained=True)) == sorted([5, 5, 2] * steps)
+    first, second = (stochastic_reward(lab, f"{SAMPLE}.sde_window_range=[{a}, {a + 1}]") for a in (0, 1))
+    assert first != second
 
 
 # ---- sizes: what is written for several GPUs gives the same numbers on one

@@ -20,8 +20,11 @@ def test_task(lab):
     assert [lab.loaded(task).config.task for task in ("sft", "sft-lora", "nft")] == ["sft", "sft-lora", "nft"]
     with pytest.raises(ConfigError, match=rf'{TASK}\.type: found "dpo"; accepted "sft" or "grpo"'):
         lab.loaded("sft", f'{TASK}.type="dpo"')
-    with pytest.raises(ConfigError, match=rf'{TASK}\.trainer_type: found "flow_grpo", which is not in this version'):
-        lab.loaded("nft", f'{TASK}.trainer_type="flow_grpo"')
+    with pytest.raises(ConfigError, match=rf'{TASK}\.trainer_type: found "ppo"; .* "diffusion_nft" or "flow_grpo"'):
+        lab.loaded("nft", f'{TASK}.trainer_type="ppo"')
+    assert lab.loaded("flowgrpo").config.task == "flowgrpo"
+    assert "ratio_deviation" in lab.quick("flowgrpo").metrics[0]
+    assert "old_deviate" in lab.quick("nft").metrics[0]
     with pytest.raises(ConfigError, match=rf'{TASK}\.trainer_type: found "diffusion_nft"; accepted "sft"'):
         lab.loaded("sft", f'{TASK}.trainer_type="diffusion_nft"')
     assert lab.loaded("sft", f'{TASK}.trainer_type="diffusers_sft"').config == lab.loaded("sft").config
@@ -46,6 +49,45 @@ def test_mini_batch(lab, seen):
 def test_optimiser_steps_of_a_rollout(lab, update, passes, updates):
     run = lab.quick("nft", f"{TASK}.batch_size_per_optimize={update}", f"{TASK}.mu_iterations={passes}")
     assert run.state(1)["/progress/updates"] == updates
+
+
+@honours(f"{TASK}.epsilon_low", f"{TASK}.epsilon_high")
+def test_clip_range(lab):
+    # Of two optimiser steps the first has ratios of 1, so at most half of all can be held by the clip.
+    wide, low, high = (
+        f"{TASK}.epsilon_{side}={value}" for side, value in (("low", 0.9), ("low", 1e-9), ("high", 1e-9))
+    )
+    loose = f"{TASK}.epsilon_high=0.9"
+    held = {
+        limits: lab.quick("flowgrpo", *limits).metrics[0]["clip_fraction"]
+        for limits in ((wide, loose), (low, loose), (wide, high), (low, high))
+    }
+    assert held[wide, loose] == 0
+    assert min(held[low, loose], held[wide, high]) > 0
+    assert held[low, high] == pytest.approx(held[low, loose] + held[wide, high], abs=0.1)
+    assert lab.idle("nft", low, loose) == [f"{TASK}.epsilon_low", f"{TASK}.epsilon_high"]
+
+
+@honours(f"{TASK}.ratio_norm", f"{TASK}.step_reweighting")
+def test_guarded_ratios_and_weights(lab):
+    quiet = "policy.diffusers.sample.noise_level=0.3"  # deviations of 0.3 and 0.4, which ratio_norm multiplies by
+    plain = lab.quick("flowgrpo", quiet).metrics[0]
+    normed = lab.quick("flowgrpo", quiet, f"{TASK}.ratio_norm=true").metrics[0]
+    assert normed["reward/mean"] == plain["reward/mean"]
+    assert normed["ratio_deviation"] < plain["ratio_deviation"] * 0.6
+    # By hand: the schedule of 3 steps with shift 3 is 1, 0.857, 0.6, 0; the first loss is divided by 0.143.
+    heavy, light = (
+        lab.quick(
+            "flowgrpo",
+            *lab.plain,
+            f"{TASK}.step_reweighting={asked}",
+            "policy.diffusers.sample.sde_window_range=[0, 1]",
+        )
+        for asked in ("true", "false")
+    )
+    assert heavy.metrics[0]["grad_norm"] == pytest.approx(light.metrics[0]["grad_norm"] * 7, rel=1e-3)
+    found = lab.idle("nft", f"{TASK}.ratio_norm=true", f"{TASK}.step_reweighting=true")
+    assert found == [f"{TASK}.ratio_norm", f"{TASK}.step_reweighting"]
 
 
 @honours(f"{TASK}.kl_beta")
