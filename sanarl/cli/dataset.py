@@ -109,7 +109,8 @@ def fetch(
     name: Annotated[str | None, typer.Argument(help="A prompt set; without one, all are listed.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write into. Default: the cache.")] = None,
     source: Annotated[
-        Path | None, typer.Option("--from", help="A file that you have, for sets that cannot be fetched.")
+        Path | None,
+        typer.Option("--from", help="The file that a set is made of, when you have it (vidprom)."),
     ] = None,
 ) -> None:
     """Fetch a prompt set for reinforcement learning, checked by size and SHA-256, or make it by its recipe."""
@@ -119,8 +120,9 @@ def fetch(
         for known, one in SETS.items():
             print(f"{known:16} {one.what}; licence: {one.licence}")
         return
-    for line in bring(name, out, source):
-        print(line)
+    with _bar("bytes fetched") as seen:
+        lines = bring(name, out, source, seen)
+    print("\n".join(lines))
 
 
 def _config(name: str | None, overrides: list[str] | None) -> "Config | None":

@@ -115,9 +115,10 @@ def _check(
     )
     findings.kinds["incomplete"] += len(scanned.faults)
     verdicts = inspect(path, scanned.rows, look, label, lambda done: seen(done, len(scanned.rows)))
-    firsts: dict[str, str] = {}
-    digests: dict[str, str] = {}
-    for (name, caption), verdict in zip(scanned.rows, verdicts, strict=True):
+    firsts: dict[bytes, int] = {}
+    prepared = any(True for _ in manifest(path))
+    digests: dict[str, bytes] = {}
+    for row, ((name, caption), verdict) in enumerate(zip(scanned.rows, verdicts, strict=True)):
         if verdict["kind"] != "good":
             findings.kinds[verdict["kind"]] += 1
             skipped = verdict["kind"] == "animation" or (
@@ -126,9 +127,12 @@ def _check(
             (findings.skipped if skipped else findings.faults).append(verdict["fault"])
             continue
         _count(findings, name, caption, verdict, view)
-        digests[name] = verdict["sha256"]
-        if (first := firsts.setdefault(verdict["sha256"], name)) != name:
+        digest = bytes.fromhex(verdict["sha256"])
+        if prepared:
+            digests[name] = digest
+        if (first_row := firsts.setdefault(digest, row)) != row:
             findings.num_copies += 1
+            first = scanned.rows[first_row][0]
             if first in findings.copies or len(findings.copies) < NAMED:
                 findings.copies.setdefault(first, []).append(name)
     findings.faults += _against_manifest(path, suffixes, digests)
@@ -152,7 +156,7 @@ def _count(findings: Findings, name: str, caption: str, verdict: dict[str, Any],
             findings.notes.append(f"{name}: {claim}; those it holds are read")
 
 
-def _against_manifest(path: Path, suffixes: tuple[str, ...], digests: dict[str, str]) -> list[str]:
+def _against_manifest(path: Path, suffixes: tuple[str, ...], digests: dict[str, bytes]) -> list[str]:
     """Files that are not, or no longer, what `dataset prepare` wrote."""
     faults = []
     for entry in manifest(path):
@@ -160,6 +164,6 @@ def _against_manifest(path: Path, suffixes: tuple[str, ...], digests: dict[str, 
             continue
         if not (path / entry["file"]).is_file():
             faults.append(f"{path / entry['file']}: is in the manifest and missing")
-        elif digests.get(entry["file"], entry["sha256"]) != entry["sha256"]:
+        elif digests.get(entry["file"], wanted := bytes.fromhex(entry["sha256"])) != wanted:
             faults.append(f"{path / entry['file']}: differs from what the manifest says was written")
     return faults

@@ -1,17 +1,14 @@
 """Prompt sets that are fetched or made: a small table, and files that are whole or absent."""
 
-import hashlib
-import http.client
 import json
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from sanarl.data import geneval, ocr, vidprom
+from sanarl.data.download import File, Seen, download
 from sanarl.data.home import home, locked
 from sanarl.data.inspection import sha256
 from sanarl.data.prepared import write_whole
@@ -19,23 +16,10 @@ from sanarl.data.prompts import read_metadata, read_prompts
 from sanarl.errors import UserError
 from sanarl.importing import nearest
 
-TIMEOUT_S = 30.0  # without a byte
-PIECE = 1 << 16
-
 NFT = "https://raw.githubusercontent.com/NVlabs/DiffusionNFT/24af5554898d85e93efa492f42b5e9cdf4156e9b/dataset"
 DANCE = "https://raw.githubusercontent.com/XueZeyue/DanceGRPO/15cc71d53cc2e6e18a68ee607d5fb6ba9a99e344/assets"
 TRAIN, TEST = "train.txt", "test.txt"
 TRAIN_LINES, TEST_LINES = "train_metadata.jsonl", "test_metadata.jsonl"
-
-
-@dataclass(frozen=True)
-class File:
-    """A file of a prompt set and what it must hold."""
-
-    name: str
-    url: str
-    size: int
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -49,10 +33,8 @@ class PromptSet:
     """Makes further files (name, content) from what is in the folder."""
     can_do_without: bool = False
     """Whether ``made`` makes what cannot be fetched as well."""
-    by_hand: str = ""
-    """Why a person must bring a file, and which; then ``--from`` names it."""
     reader: Callable[[Path, Path], dict[str, Any]] | None = None
-    """Turns the file that a person brings into files of the folder, and gives a report."""
+    """Turns the one file that is fetched, or that a person has, into those of the folder, and gives a report."""
 
 
 def _geneval(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -86,7 +68,7 @@ def _dance(folder: Path) -> Iterator[tuple[str, bytes]]:
 def _vidprom(source: Path, folder: Path) -> dict[str, Any]:
     train, test, report = vidprom.select(source)
     write_whole(folder / TEST, _lines(test))
-    write_whole(folder / TRAIN, _lines(train))
+    write_whole(folder / TRAIN, _lines(train))  # last: it says that the others are there
     return report
 
 
@@ -170,7 +152,14 @@ SETS: dict[str, PromptSet] = {
     "vidprom": PromptSet(
         "VidProM's prompts for video, filtered by toxicity, length and duplicates",
         "CC BY-NC 4.0",
-        by_hand="VidProM_unique.csv (hash not known here) of https://huggingface.co/datasets/WenhaoWang/VidProM",
+        (
+            File(
+                "VidProM_unique.csv",
+                "https://huggingface.co/datasets/WenhaoWang/VidProM/resolve/main/VidProM_unique.csv",
+                382_734_674,
+                "7668b87803b67638fa899b69f3a2a298ea13daffe508ce625e21937bff958b6e",
+            ),
+        ),
         reader=_vidprom,
     ),
 }
@@ -186,13 +175,16 @@ def is_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "yes", "true")
 
 
-def bring(name: str, out: Path | None = None, source: Path | None = None) -> list[str]:
+def bring(
+    name: str, out: Path | None = None, source: Path | None = None, seen: Seen = lambda _done, _total: None
+) -> list[str]:
     """Fetch or make a prompt set; what is there and right is left alone.
 
     Args:
         name: One of SETS.
         out: The folder; None: ``cached(name)``.
-        source: For sets that a person must bring.
+        source: A file that the person has, for sets that are made of one large file.
+        seen: Told how many bytes of a file of how many are there.
 
     Returns:
         Lines for the person: licence, and what became of each file.
@@ -204,33 +196,40 @@ def bring(name: str, out: Path | None = None, source: Path | None = None) -> lis
         raise UserError(f"there is no prompt set {name!r}{nearest(name, list(SETS))}\n  accepted: {', '.join(SETS)}")
     one, folder = SETS[name], out or cached(name)
     if source is not None and one.reader is None:
-        raise UserError(f"--from: {name} is fetched or made; no file is needed")
+        raise UserError(f"--from: {name} is made of no single file; it is fetched or made without one")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / ".lock"):
             lines = [f"{name}: {one.what}; licence: {one.licence}", f"in {folder}"]
             if one.reader is not None:
-                return lines + _read(name, one, folder, source)
+                return lines + _read(one, folder, source, seen)
             for file in one.files:
-                lines.append(_fetched(file, folder, required=not one.can_do_without))
+                lines.append(_fetched(file, folder, seen, required=not one.can_do_without))
             return lines + _made(one, folder)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from error
 
 
-def _read(name: str, one: PromptSet, folder: Path, source: Path | None) -> list[str]:
+def _read(one: PromptSet, folder: Path, source: Path | None, seen: Seen) -> list[str]:
+    """Make a set of its one large file, which is not kept when it was fetched."""
     assert one.reader is not None, "asked of a set that is read"
+    (file,) = one.files
+    if source is None and (folder / TRAIN).is_file():
+        return [f"{TRAIN}: was there"]
+    lines, place = [], folder / file.name
+    was_there = place.is_file()
     if source is None:
-        if (folder / TRAIN).is_file():
-            return [f"{TRAIN}: was there"]
-        raise UserError(
-            f"{name} cannot be fetched: download {one.by_hand}, then\n"
-            f"  sanarl dataset fetch {name} --from VidProM_unique.csv\n"
-            f"  (licence: {one.licence}); or put train.txt and test.txt, one prompt a line, into {folder}"
+        lines.append(_fetched(file, folder, seen))
+    elif source.is_file() and sha256(source) != file.sha256:
+        lines.append(
+            f"{source}: differs from the {file.name} that is known here (sha256 {file.sha256}); taken as it is"
         )
-    report = one.reader(source, folder)
+    report = one.reader(source or place, folder)
     write_whole(folder / "report.json", json.dumps(report, indent=1).encode())
-    return [f"{TRAIN}, {TEST}: made of {source}", *(f"  {count} {key}" for key, count in report["counts"].items())]
+    if source is None and not was_there:
+        place.unlink()
+    lines.append(f"{TRAIN}, {TEST}: made of {source or file.name}")
+    return [*lines, *(f"  {count} {key}" for key, count in report["counts"].items())]
 
 
 def _made(one: PromptSet, folder: Path) -> list[str]:
@@ -245,7 +244,7 @@ def _made(one: PromptSet, folder: Path) -> list[str]:
     return lines
 
 
-def _fetched(file: File, folder: Path, required: bool) -> str:
+def _fetched(file: File, folder: Path, seen: Seen, required: bool = True) -> str:
     """Bring one file, unless it is there; a line on it."""
     place = folder / file.name
     if place.is_file() and place.stat().st_size == file.size and sha256(place) == file.sha256:
@@ -253,7 +252,7 @@ def _fetched(file: File, folder: Path, required: bool) -> str:
     try:
         if is_offline():
             raise UserError(f"{file.url}: not fetched, as HF_HUB_OFFLINE is set")
-        download(file, folder)
+        download(file, folder, seen)
     except UserError as error:
         if not required:
             return f"{file.name}: made here instead of fetched ({error})"
@@ -262,50 +261,3 @@ def _fetched(file: File, folder: Path, required: bool) -> str:
             "  and say the same again; or name a folder of your own in dataset.local_dir"
         ) from error
     return f"{file.name}: fetched, {file.size} bytes"
-
-
-def download(file: File, folder: Path) -> None:
-    """Fetch one file under a temporary name, and give it its own when size and hash are right.
-
-    Raises:
-        UserError: If it cannot be fetched or holds something else.
-        OSError: If it cannot be written.
-    """
-    partial = folder / f".{file.name}.partial"
-    try:
-        with partial.open("wb") as out:
-            digest = _copy(file, out)
-            out.flush()
-            os.fsync(out.fileno())
-        size = partial.stat().st_size
-        if size != file.size or digest != file.sha256:
-            more = " or more" if size > file.size else ""
-            found = f"{size} bytes{more}, sha256 {digest}"
-            raise UserError(f"{file.url}: found {found}; accepted: {file.size} bytes, sha256 {file.sha256}")
-        os.replace(partial, folder / file.name)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _copy(file: File, out: BinaryIO) -> str:
-    """The SHA-256 of what was copied: at most one piece more than the file may have."""
-    digest, size = hashlib.sha256(), 0
-    try:
-        response = urllib.request.urlopen(file.url, timeout=TIMEOUT_S)
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise UserError(f"{file.url}: cannot be fetched: {error.code} {error.reason}") from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise UserError(f"{file.url}: cannot be fetched: {getattr(error, 'reason', None) or error}") from error
-    with response:
-        while size <= file.size:
-            try:
-                piece = response.read(PIECE)
-            except (OSError, http.client.HTTPException) as error:
-                raise UserError(f"{file.url}: broke off after {size} bytes: {error}") from error
-            if not piece:
-                break
-            out.write(piece)
-            digest.update(piece)
-            size += len(piece)
-    return digest.hexdigest()

@@ -6,13 +6,16 @@ import json
 import random
 import threading
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sanarl.config import load as load_config
 from sanarl.data import fetch, geneval, ocr, vidprom
-from sanarl.data.fetch import File, PromptSet, bring, download
+from sanarl.data.download import File, download
+from sanarl.data.fetch import PromptSet, bring
 from sanarl.data.module import load as load_module
 from sanarl.errors import UserError
 
@@ -21,26 +24,53 @@ CONTENT = b"a cat\na dog\n" * 20_000  # longer than one piece
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """/good, /cut (ends early), /long (does not end), /other (another content), /redirect; the rest is not found."""
+    """Gives CONTENT under several paths; the rest is not found.
+
+    /good as it is, /redirect by another address, /far by itself for ever, /cut always ends early, /long does not end,
+    /other is another content, /short a shorter one. /flaky breaks off every 100,000 bytes and goes on where it is
+    asked to, /deaf breaks once and then starts anew whatever it is asked, /moved sends another part than was asked for.
+    """
 
     def do_GET(self):
         self.server.asked.append(self.path)
-        if self.path == "/redirect":
+        if self.path in ("/redirect", "/far"):
             self.send_response(302)
-            self.send_header("Location", "/good")
+            self.send_header("Location", "/good" if self.path == "/redirect" else "/far")
             self.end_headers()
             return
-        if self.path not in ("/good", "/cut", "/long", "/other"):
+        bodies = {"/other": CONTENT.replace(b"cat", b"cow"), "/short": CONTENT[:500]}
+        if self.path not in (*bodies, "/good", "/cut", "/long", "/flaky", "/deaf", "/moved"):
             self.send_error(404)
             return
-        self.send_response(200)
+        body = bodies.get(self.path, CONTENT)
+        self.send(body, self.first_byte(len(body)))
+
+    def first_byte(self, length):
+        """What the Range header asks for, where it is heard."""
+        asked = self.headers.get("Range")
+        if asked is None or self.path in ("/deaf", "/cut"):
+            return 0
+        self.server.asked[-1] += f" {asked}"
+        start = int(asked.removeprefix("bytes=").removesuffix("-"))
+        return start if start < length else -1
+
+    def send(self, body, start):
+        if start < 0:
+            self.send_error(416)
+            return
+        self.send_response(206 if start else 200)
+        if start:
+            told = 0 if self.path == "/moved" else start
+            self.send_header("Content-Range", f"bytes {told}-{len(body) - 1}/{len(body)}")
         if self.path != "/long":
-            self.send_header("Content-Length", str(len(CONTENT)))
+            self.send_header("Content-Length", str(len(body) - start))
         self.end_headers()
-        body = {"/cut": CONTENT[:999], "/other": CONTENT.replace(b"cat", b"cow")}.get(self.path, CONTENT)
+        ends = {"/cut": 999, "/flaky": start + 100_000}
+        if self.path == "/deaf" and self.server.asked.count("/deaf") == 1:
+            ends["/deaf"] = 999
         try:
             for _ in range(100 if self.path == "/long" else 1):
-                self.wfile.write(body)
+                self.wfile.write(body[start : ends.get(self.path)])
         except OSError:
             self.server.broken.append(self.path)  # the reader had enough
 
@@ -92,8 +122,9 @@ def test_a_file_gets_its_name_when_it_is_whole(file, tmp_path, path):
     ("path", "expected"),
     [
         ("/none", "cannot be fetched: 404 Not Found"),
-        ("/cut", "/cut: "),
+        ("/far", "cannot be fetched: "),
         ("/long", "bytes or more, sha256"),
+        ("/short", "found 500 bytes, sha256"),
         ("/other", f"found {len(CONTENT)} bytes, sha256"),
     ],
 )
@@ -104,8 +135,49 @@ def test_nothing_is_left_of_what_is_not_right(file, tmp_path, path, expected):
     assert (tmp_path / "train.txt").read_text() == "older"
 
 
-def test_what_does_not_end_is_not_read_to_the_end(file, tmp_path):
+def test_a_connection_that_breaks_off_is_gone_on_with(file, server, tmp_path):
+    told = []
+    download(file("/flaky"), tmp_path, lambda done, total: told.append((done, total)))
+    assert (tmp_path / "train.txt").read_bytes() == CONTENT
+    assert server.asked == ["/flaky", "/flaky bytes=100000-", "/flaky bytes=200000-"]
+    assert told[-1] == (len(CONTENT), len(CONTENT))
+    assert told == sorted(told)
+
+
+def test_what_came_is_kept_for_the_next_call(file, server, tmp_path):
+    text = page(download, file("/cut"), tmp_path)
+    assert f"/cut: broke off after 999 of {len(CONTENT)} bytes: the connection was closed; what came is kept in" in text
+    assert server.asked == ["/cut", "/cut"]  # the second time nothing more came
+    assert [p.name for p in tmp_path.iterdir()] == [".train.txt.partial"]
+    server.asked.clear()
+    download(file("/good"), tmp_path)
+    assert server.asked == ["/good bytes=999-"]
+    assert [p.name for p in tmp_path.iterdir()] == ["train.txt"]
+    assert (tmp_path / "train.txt").read_bytes() == CONTENT
+
+
+def test_a_server_that_knows_no_parts(file, tmp_path):
+    download(file("/deaf"), tmp_path)
+    assert (tmp_path / "train.txt").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("kept", [b"of another content", CONTENT + b"more", CONTENT[:-1] + b"x", b""])
+def test_what_was_kept_and_is_wrong_is_fetched_anew(file, tmp_path, kept):
+    (tmp_path / ".train.txt.partial").write_bytes(kept)
+    download(file("/good"), tmp_path)
+    assert (tmp_path / "train.txt").read_bytes() == CONTENT
+
+
+def test_parts_that_do_not_fit(file, tmp_path):
+    (tmp_path / ".train.txt.partial").write_bytes(CONTENT[:100_000])
+    assert "it sent another part than was asked for" in page(download, file("/moved"), tmp_path)
+    assert "found 500 bytes" in page(download, file("/short"), tmp_path)  # 416: its file is shorter than what is there
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_does_not_end_is_not_read_to_the_end(file, server, tmp_path):
     page(download, file("/long", size=100), tmp_path)
+    assert "/long" in server.broken or server.asked == ["/long"]
 
 
 @pytest.mark.parametrize(
@@ -320,22 +392,56 @@ def test_vidprom_faults(tmp_path):
     assert "cannot be read" in page(vidprom.select, tmp_path / "c.csv")
 
 
+NFT_VIDPROM = ["train.train_policy.dataset.name=vidprom"]
+
+
 def test_vidprom_serves_the_video_preset_with_one_key(tmp_path, monkeypatch):
     monkeypatch.setenv("SANARL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
-    config = load_config("sana-video-nft", ["train.train_policy.dataset.name=vidprom"]).config
+    config = load_config("sana-video-nft", NFT_VIDPROM).config
     text = page(load_module(NFT).train, config)
-    assert "sanarl dataset fetch vidprom --from VidProM_unique.csv" in text
-    lines = bring("vidprom", None, table(tmp_path / "VidProM_unique.csv", ROWS))
+    place = tmp_path / "home" / "datasets" / "vidprom"
+    assert "put that file (382734674 bytes, sha256 7668b87803b67638" in text
+    assert f"at {place}/VidProM_unique.csv" in text
+    source = table(tmp_path / "VidProM_unique.csv", ROWS)
+    lines = bring("vidprom", None, source)
+    assert "differs from the VidProM_unique.csv that is known here" in lines[2]
     assert "  2 train" in lines
+    assert source.is_file()
     assert len(load_module(NFT).train(config)) == 2
-    report = json.loads((tmp_path / "home" / "datasets" / "vidprom" / "report.json").read_text())
+    report = json.loads((place / "report.json").read_text())
     assert report["counts"]["toxic"] == 2
+    assert bring("vidprom")[2:] == ["train.txt: was there"]
+
+
+@pytest.mark.usefixtures("online")
+def test_vidprom_is_fetched_and_filtered_on_first_use(tmp_path, monkeypatch):
+    """The set as it stands, but for the address, size and hash of its file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "web").mkdir()
+    source = table(tmp_path / "web" / "VidProM_unique.csv", ROWS)
+    data = source.read_bytes()
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=source.parent)
+    monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
+        thread = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        url = f"http://127.0.0.1:{web.server_port}/VidProM_unique.csv"
+        file = File(source.name, url, len(data), hashlib.sha256(data).hexdigest())
+        monkeypatch.setitem(fetch.SETS, "vidprom", replace(fetch.SETS["vidprom"], files=(file,)))
+        found = load_module(NFT).train(load_config("sana-video-nft", NFT_VIDPROM).config)
+        web.shutdown()
+        thread.join()
+    assert len(found) == 2
+    assert "licence: CC BY-NC 4.0" in found.notes[0]
+    names = sorted(p.name for p in (tmp_path / "home" / "datasets" / "vidprom").iterdir())
+    assert names == [".lock", "report.json", "test.txt", "train.txt"]  # the large file is not kept
 
 
 def test_names_of_sets():
     assert "there is no prompt set 'pickscor'; did you mean 'pickscore'?" in page(bring, "pickscor")
-    assert "no file is needed" in page(bring, "pickscore", None, Path("x"))
+    assert "made of no single file" in page(bring, "pickscore", None, Path("x"))
     for name, one in fetch.SETS.items():
         assert one.licence, name
         assert all(len(file.sha256) == 64 and file.size > 0 for file in one.files)
