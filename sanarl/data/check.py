@@ -164,6 +164,6 @@ def _against_manifest(path: Path, suffixes: tuple[str, ...], digests: dict[str, 
             continue
         if not (path / entry["file"]).is_file():
             faults.append(f"{path / entry['file']}: is in the manifest and missing")
-        elif digests.get(entry["file"], wanted := bytes.fromhex(entry["sha256"])) != wanted:
+        elif entry["file"] in digests and digests[entry["file"]].hex() != entry["sha256"]:
             faults.append(f"{path / entry['file']}: differs from what the manifest says was written")
     return faults

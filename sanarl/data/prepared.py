@@ -78,13 +78,33 @@ def _same(out: Path, found: Scan) -> Iterator[bool]:
 
 
 def manifest(out: Path) -> Iterator[dict[str, Any]]:
-    """Entries of a prepared folder's manifests; nothing when it has none."""
+    """Entries of a prepared folder's manifests; nothing when it has none, or one that was written by something else.
+
+    Raises:
+        UserError: If one begins as ours and is damaged later.
+    """
     for part in (out, out / "train", out / "test"):
-        if (part / MANIFEST).is_file():
-            with (part / MANIFEST).open(encoding="utf-8") as lines:
-                for line in lines:
-                    entry = json.loads(line)
-                    yield {**entry, "file": str((part / entry["file"]).relative_to(out))}
+        if not (part / MANIFEST).is_file():
+            continue
+        with (part / MANIFEST).open(encoding="utf-8", errors="surrogateescape") as lines:
+            for number, line in enumerate(lines, 1):
+                entry = _entry(line)
+                if entry is None and number == 1:
+                    break
+                if entry is None:
+                    raise UserError(
+                        f"{part / MANIFEST}:{number}: found no entry of a manifest; prepare the folder anew"
+                    )
+                yield {**entry, "file": str((part / entry["file"]).relative_to(out))}
+
+
+def _entry(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    ours = isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("file", "sha256", "source"))
+    return value if ours else None
 
 
 def to_json(value: Any) -> bytes:

@@ -118,6 +118,23 @@ def test_prepare_then_check_then_damage(src, tmp_path):
     assert "000002.jpg: is in the manifest and missing" in err
 
 
+@pytest.mark.parametrize("line", ['{"id": 3}', "[1]", "not JSON", '{"file": "0.png"}', "\xff"])
+def test_a_manifest_of_something_else_says_nothing(src, line):
+    (src / "manifest.jsonl").write_text(f"{line}\n", encoding="latin-1")
+    code, out, _ = run("check", src)
+    assert code == 0
+    assert "4 pictures can be used" in out
+
+
+def test_a_manifest_that_was_cut(src, tmp_path):
+    run("prepare", src, "--out", tmp_path / "out", "--size", "32x32")
+    file = tmp_path / "out" / "manifest.jsonl"
+    file.write_text(file.read_text()[:-30])
+    code, _, err = run("check", tmp_path / "out")
+    assert code == 2
+    assert err == f"{file}:4: found no entry of a manifest; prepare the folder anew"
+
+
 def test_prepare_as_a_preset_would_read(src, tmp_path):
     code, out, _ = run("prepare", src, "--out", tmp_path / "out", "--config", "tiny-image-sft-lora", "--json")
     assert code == 0
