@@ -2,8 +2,8 @@
 
     python benchmarks/data_folder.py [--pairs 10000 100000] [--write]
 
-Folders are made here: JPEG pictures of 64 x 64 pixels with a .txt each, 1,000 pairs a folder. Every phase runs in a process
-of its own, so that its peak of memory is its own; what importing takes is subtracted.
+Folders are made here: JPEG pictures of 64 x 64 pixels with a .txt each, 1,000 pairs a folder. Every phase runs in a
+process of its own, so that its peak of memory is its own; what importing takes is subtracted.
 - scan: pair files with captions;
 - check: what `sanarl dataset check` does: decode every picture, count, look for copies;
 - check again: the same, remembering what was decoded;
