@@ -24,7 +24,7 @@ def select(rewards: Tensor, groups: Tensor, keep: int, of: int, mode: Mode, *key
 
     Args:
         rewards: (B,) finite. groups: (B,) int64, the group of every row.
-        keep: rows kept of every ``of``: a group of twice as many (its prompt stood twice in a step) keeps twice as many.
+        keep: rows kept of every ``of``: a group of twice as many, whose prompt stood twice in a step, keeps twice.
         of: rows that a prompt has.
         mode: ``best_worst`` the highest half, rounded down, and the rest from the lowest; ``random``;
             ``mean_deviation`` the farthest from the group's mean; ``extremes_random`` the highest, the lowest, and
@@ -43,7 +43,7 @@ def select(rewards: Tensor, groups: Tensor, keep: int, of: int, mode: Mode, *key
     if not bool(rewards.isfinite().all()):
         raise ValueError("a reward is not finite")
     chosen = [torch.zeros(0, dtype=torch.int64)]
-    for group in groups.unique().tolist():
+    for group in torch.unique(groups).tolist():
         rows = (groups == group).nonzero().flatten()
         order = _PREFERENCE[mode](rewards[rows], len(rows) * keep // of, (*key, group))
         chosen.append(rows[order])
@@ -114,14 +114,15 @@ def top_overlap(a: Tensor, b: Tensor, groups: Tensor, k: int) -> float:
 
 
 def _members(groups: Tensor) -> list[Tensor]:
-    return [(groups == group).nonzero().flatten() for group in groups.unique()]
+    return [(groups == group).nonzero().flatten() for group in torch.unique(groups)]
 
 
 def _ranks(values: Tensor) -> Tensor:
     """Ranks from 0, equal values at the mean of their ranks."""
-    _, inverse, counts = values.unique(return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
-    return (last - (counts.double() + 1) / 2)[inverse]
+    _, inverse = torch.unique(values, return_inverse=True)
+    counts = torch.bincount(inverse).double()
+    ranks: Tensor = counts.cumsum(0) - (counts + 1) / 2
+    return ranks[inverse]
 
 
 def _pearson(a: Tensor, b: Tensor) -> float:
