@@ -3,7 +3,7 @@
     python benchmarks/sana_video_full_size.py [--only NAME ...] [--limit SECONDS] [--write [FOLDER]]
 
 sft-lora: LoRA fine-tuning of one clip of 41 frames; sft: full fine-tuning of one; sft-lora-81: LoRA fine-tuning of one
-clip of 81 frames; nft: DiffusionNFT on --samples clips of 41 frames of one prompt, with the preset's 10 solver steps
+clip of 81 frames; nft: DiffusionNFT on --samples clips of 41 frames of one prompt, with the preset's 10 solver steps,
 of which 9 are trained.
 
 Speed and memory do not depend on the weights' values, so the model is made on the card, in this process, once for all
@@ -167,11 +167,13 @@ class Bench:
 
     def load(self, settings, device):
         """The model as a configuration asks for it; its parts are the ones at hand."""
+        import torch
+
         from sanarl.models.load import wrapped
 
         if not self.asked.tiny:
-            self.pipeline.vae.to(settings.other_dtype)
-            self.pipeline.text_encoder.to(settings.other_dtype)
+            for part in (self.pipeline.vae, self.pipeline.text_encoder):
+                torch.nn.Module.to(part, settings.other_dtype)
         return Timed(wrapped(self.pipeline, settings, device), self.seconds, self.wait)
 
     def fresh_transformer(self) -> None:

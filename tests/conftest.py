@@ -26,29 +26,49 @@ def golden():
 
 
 @pytest.fixture(scope="session")
-def pipeline_folder(tmp_path_factory):
-    """The smallest random pipeline (flow shift 3), saved as diffusers does."""
+def saved_pipeline(tmp_path_factory):
+    """A function that gives the folder of the smallest random pipeline (flow shift 3) for this many frames."""
     from diffusers.utils import logging as diffusers_logging
     from transformers.utils import logging as transformers_logging
 
-    from sanarl.models.tiny import random_pipeline
+    from sanarl.models.tiny import random_pipeline, random_video_pipeline
 
     diffusers_logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
-    folder = tmp_path_factory.mktemp("pipeline") / "smallest"
-    random_pipeline(0, flow_shift=3.0).save_pretrained(folder)
+    parent = tmp_path_factory.mktemp("pipeline")
+
+    def folder(frames):
+        path = parent / ("smallest" if frames == 1 else "smallest-clips")
+        if not path.exists():
+            (random_pipeline if frames == 1 else random_video_pipeline)(0, flow_shift=3.0).save_pretrained(path)
+        return path
+
     return folder
 
 
 @pytest.fixture(scope="session")
-def make_sana():
+def pipeline_folder(saved_pipeline):
+    """The smallest random pipeline for pictures, saved as diffusers does."""
+    return saved_pipeline(1)
+
+
+@pytest.fixture(scope="module")
+def frames(request):
+    """Frames of a sample: 1, a picture, unless a module is parametrised over both families."""
+    return getattr(request, "param", 1)
+
+
+@pytest.fixture(scope="module")
+def make_sana(frames):
     """A function that wraps a fresh smallest pipeline; ``frames`` above 1 makes it one for video."""
     import torch
 
     from sanarl.models.sana import Sana
     from sanarl.models.tiny import random_pipeline, random_video_pipeline
 
-    def make(seed=0, *, size=(32, 64), frames=1, instruction=False, motion_score=None, dtype=torch.float32, **options):
+    def make(
+        seed=0, *, size=(32, 64), frames=frames, instruction=False, motion_score=None, dtype=torch.float32, **options
+    ):
         pipeline = (random_pipeline if frames == 1 else random_video_pipeline)(seed, **options)
         torch.nn.Module.to(pipeline.transformer, dtype)  # without diffusers' remark on modules kept in float32
         return Sana(
@@ -73,7 +93,7 @@ def lora():
     return LoraSettings(r=4, alpha=8.0, target_modules=list(ATTENTION))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def make_policy(make_sana, lora):
     """A function that gives a policy with an adapter, or without one (``settings=None``), and all value sets."""
     import torch

@@ -13,6 +13,7 @@ from sanarl.runtime.step import StepGuard, optimise
 from sanarl.runtime.world import World
 from sanarl.types import Rollout
 
+pytestmark = pytest.mark.parametrize("frames", [1, 5], ids=["image", "video"], indirect=True, scope="module")
 PROMPTS = ["a red circle", "two blue squares", "", "a red circle"] * 2
 IDS = torch.tensor([4, 0, 7, 2, 9, 1, 3, 12])
 SFT = sft.Settings(mini_batch=8, density="logit_normal", logit_mean=0.2, logit_std=1.0, flow_shift=3.0)
@@ -28,13 +29,15 @@ NFT = nft.Settings(
 KEY = (3, 1)
 
 
-def media():
-    return list(torch.rand(8, 1, 3, 32, 64, generator=torch.Generator().manual_seed(0)))
+def media(policy):
+    latents = policy.model.latent_shape
+    frames = 1 if len(latents) == 3 else 4 * latents[1] - 3
+    return list(torch.rand(8, frames, 3, 32, 64, generator=torch.Generator().manual_seed(0)))
 
 
 def clean(policy):
     """The latents of ``media``."""
-    return list(policy.model.encode_media(torch.stack(media()), mini_batch=8))
+    return list(policy.model.encode_media(torch.stack(media(policy)), mini_batch=8))
 
 
 @torch.no_grad()
@@ -148,7 +151,7 @@ def test_flow_matching_loss_written_out(policy):
     model, expected = policy.model, []
     for row in range(8):
         ids = IDS[row : row + 1]
-        x0 = model.encode_media(media()[row][None], mini_batch=1)
+        x0 = model.encode_media(media(policy)[row][None], mini_batch=1)
         noise = draw.normal(ids, x0.shape[1:], *KEY, "noise")
         z = draw.normal(ids, (), *KEY, "sigma").double()
         t = torch.sigmoid(0.2 + z)

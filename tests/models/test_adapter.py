@@ -11,6 +11,7 @@ from sanarl.models.adapter import add_adapter, read_adapter
 from sanarl.models.export import export
 from sanarl.models.policy import Policy
 
+pytestmark = pytest.mark.parametrize("frames", [1, 5], ids=["image", "video"], indirect=True, scope="module")
 FILE = "pytorch_lora_weights.safetensors"
 
 
@@ -82,7 +83,7 @@ def test_patterns_give_single_layers_their_own_rank(make_sana, lora):
     [
         (
             ["attn1.to_q", "attn1.to_qq"],
-            r"nothing in SanaTransformer2DModel is called attn1\.to_qq; did you mean attn1",
+            r"nothing in Sana\w*Transformer[23]DModel is called attn1\.to_qq; did you mean attn1",
         ),
         (["nonsense"], r"is called nonsense; its layers are .*attn1\.to_k"),
         ("nothing.*at_all", r"is called nothing\.\*at_all"),

@@ -6,13 +6,14 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from diffusers import SanaPipeline
+from diffusers import DiffusionPipeline
 from safetensors.torch import load_file, save_file
 
 from sanarl.errors import UserError
 from sanarl.models.export import export
-from sanarl.models.tiny import random_pipeline
+from sanarl.models.tiny import random_pipeline, random_video_pipeline
 
+pytestmark = pytest.mark.parametrize("frames", [1, 5], ids=["image", "video"], indirect=True, scope="module")
 FILE = "pytorch_lora_weights.safetensors"
 PROMPTS = ["a red circle", "two blue squares"]
 
@@ -40,16 +41,24 @@ def prediction(transformer, policy):
     )[0]
 
 
-def with_adapter(folder):
+def untouched(policy):
+    """A fresh pipeline like the trainer's."""
+    made = random_pipeline() if len(policy.model.latent_shape) == 3 else random_video_pipeline()
+    assert type(made) is type(policy.model.pipeline)
+    return made
+
+
+def with_adapter(policy, folder):
     """A fresh pipeline with the exported adapter, as a person loads it."""
-    pipeline = random_pipeline()
+    pipeline = untouched(policy)
     pipeline.load_lora_weights(folder)
     return pipeline.transformer
 
 
 def reloaded_error(policy, folder):
     """How far the reloaded adapter's prediction is from the trainer's."""
-    return (prediction(with_adapter(folder), policy) - prediction(policy.model.transformer, policy)).abs().max().item()
+    found, wanted = with_adapter(policy, folder), policy.model.transformer
+    return (prediction(found, policy) - prediction(wanted, policy)).abs().max().item()
 
 
 def test_an_exported_adapter_predicts_what_the_trainer_did(make_policy, tmp_path):
@@ -58,7 +67,7 @@ def test_an_exported_adapter_predicts_what_the_trainer_did(make_policy, tmp_path
     export(policy, policy.masters, tmp_path / "step_1", "# a card")
     assert reloaded_error(policy, tmp_path / "step_1") < 1e-6
     assert (tmp_path / "step_1" / "README.md").read_text(encoding="utf-8") == "# a card"
-    base = prediction(random_pipeline().transformer, policy)
+    base = prediction(untouched(policy).transformer, policy)
     assert (base - prediction(policy.model.transformer, policy)).abs().max() > 1e-2
 
 
@@ -74,7 +83,7 @@ def test_the_values_that_are_given_are_exported(make_policy, tmp_path):
     policy = moved(make_policy())
     average = [0.5 * m.detach() for m in policy.masters]
     export(policy, average, tmp_path, "# a card")
-    found = with_adapter(tmp_path)
+    found = with_adapter(policy, tmp_path)
     learner = prediction(policy.model.transformer, policy)
     with policy.using(average):
         torch.testing.assert_close(prediction(found, policy), prediction(policy.model.transformer, policy))
@@ -92,16 +101,20 @@ def test_an_adapter_of_a_half_precision_model_is_exported_from_its_masters(make_
 
 
 @pytest.mark.parametrize("kept_sets", [True, False])
-def test_an_exported_pipeline_predicts_what_the_trainer_did(make_policy, tmp_path, kept_sets):
+def test_an_exported_pipeline_predicts_what_the_trainer_did(make_policy, tmp_path, kept_sets, frames):
     # Reference: the trainer's transformer.
     policy = moved(make_policy(None, kept_sets=kept_sets, flow_shift=3.0))
     export(policy, policy.masters, tmp_path / "step_1", "# a card")
-    found = SanaPipeline.from_pretrained(tmp_path / "step_1")
+    found = DiffusionPipeline.from_pretrained(tmp_path / "step_1")
+    assert type(found) is type(policy.model.pipeline)
     assert torch.equal(prediction(found.transformer, policy), prediction(policy.model.transformer, policy))
     assert found.scheduler.config.shift == 3.0
     found.set_progress_bar_config(disable=True)
-    picture = found(PROMPTS[0], height=32, width=32, num_inference_steps=1, use_resolution_binning=False).images[0]
-    assert picture.size == (32, 32)
+    asked = {"height": 32, "width": 32, "num_inference_steps": 1, "use_resolution_binning": False}
+    if frames > 1:
+        asked |= {"frames": frames, "output_type": "np"}
+    shown = found(PROMPTS[0], **asked, return_dict=False)[0]
+    assert (shown[0].size if frames == 1 else shown.shape) == ((32, 32) if frames == 1 else (1, frames, 32, 32, 3))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from peft import LoraConfig
 
 from sanarl.models.policy import Policy
 
+pytestmark = pytest.mark.parametrize("frames", [1, 5], ids=["image", "video"], indirect=True, scope="module")
 PROMPTS = ["a red circle", "two blue squares"]
 
 

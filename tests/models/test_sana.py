@@ -224,10 +224,10 @@ def test_what_the_decoder_shows_is_what_the_stock_video_pipeline_shows(make_sana
     assert abs(ours - shown[0]).max() < 1e-5
 
 
-@pytest.mark.parametrize("frames", [0, 4, 10])
-def test_frames_that_do_not_fit_are_refused(make_sana, frames):
-    with pytest.raises(UserError, match=f"inference_frames: found {frames}; .* multiple of 4"):
-        make_sana(frames=frames)
+@pytest.mark.parametrize("count", [0, 4, 10])
+def test_frames_that_do_not_fit_are_refused(make_sana, count):
+    with pytest.raises(UserError, match=f"inference_frames: found {count}; .* multiple of 4"):
+        make_sana(frames=count)
 
 
 def test_a_picture_model_makes_no_clips(make_sana):

@@ -82,10 +82,14 @@ dataset.name = "shapes"
 """
 
 
+CLIPS = """is_video = true
+fps = 8
+inference_frames = FRAMES
+"""
 FLOW_GRPO = NFT.replace("diffusion_nft", "flow_grpo")
 
 
-def preset(task, model, output):
+def preset(task, model, output, frames):
     """TOML of a tiny run: SFT of 6 samples a step, or 3 prompts x 4 samples a step with two optimiser steps."""
     text = COMMON + {"sft": SFT, "sft-lora": ADAPTER + SFT, "nft": ADAPTER + NFT, "flowgrpo": ADAPTER + FLOW_GRPO}[task]
     is_rl, extra = task in ("nft", "flowgrpo"), "caption_dropout = 0.2"
@@ -99,6 +103,9 @@ def preset(task, model, output):
         "REWARD": f"{HERE / 'redness.py'}:redness",
         "DIFFUSERS": extra,
     }
+    if frames > 1:
+        replaced["DIFFUSERS"] += "\n" + CLIPS.replace("FRAMES", str(frames))
+        replaced["DIFFUSERS"] += "" if is_rl else f"train_frames = {frames}\n"
     for name, value in replaced.items():
         text = text.replace(name, str(value))
     return text
@@ -134,9 +141,9 @@ def leaves(node, path):
 
 
 @pytest.fixture(scope="session")
-def toml(pipeline_folder):
+def toml(saved_pipeline):
     """A function that gives the TOML of a tiny run of a task into a folder."""
-    return lambda task, output: preset(task, pipeline_folder, output)
+    return lambda task, output, frames=1: preset(task, saved_pipeline(frames), output, frames)
 
 
 def run(text, output, overrides, module, resume):
@@ -154,11 +161,11 @@ def run(text, output, overrides, module, resume):
 
 
 @pytest.fixture
-def train(tmp_path, toml):
+def train(tmp_path, toml, frames):
     """A function that runs a task in this process, into a folder of that name, and gives its ``Run``."""
 
     def go(task, *overrides, into="run", module=None, resume="never"):
-        return run(toml(task, tmp_path / into), tmp_path / into, overrides, module, resume)
+        return run(toml(task, tmp_path / into, frames), tmp_path / into, overrides, module, resume)
 
     return go
 
@@ -176,10 +183,21 @@ def make_run():
 
 
 @pytest.fixture(scope="session")
-def baseline(tmp_path_factory, toml):
-    """A function that gives the ``Run`` of a task as it stands, made once; nobody may change it."""
+def baselines(tmp_path_factory, toml):
+    """A function that gives the ``Run`` of a task with so many frames as it stands, made once."""
     parent = tmp_path_factory.mktemp("baseline")
-    return cache(lambda task: run(toml(task, parent / task), parent / task, (), None, "never"))
+
+    def made(task, frames):
+        place = parent / f"{task}-{frames}"
+        return run(toml(task, place, frames), place, (), None, "never")
+
+    return cache(made)
+
+
+@pytest.fixture(scope="module")
+def baseline(baselines, frames):
+    """A function that gives the ``Run`` of a task as it stands, made once; nobody may change it."""
+    return lambda task: baselines(task, frames)
 
 
 @pytest.fixture(scope="session")

@@ -128,24 +128,26 @@ def clips(tmp_path_factory):
 
 def test_videos_train(clips, tmp_path, toml, run_text):
     """mp4 files of several rates, two of them rotated, through the loop of a video model."""
-    from sanarl.models.tiny import random_video_pipeline
-
-    random_video_pipeline(0, flow_shift=3.0).save_pretrained(tmp_path / "model")
-    lines = [
-        line for line in toml("sft-lora", tmp_path / "out").splitlines() if not line.startswith("model_name_or_path")
-    ]
-    at = lines.index("[policy]") + 1
-    text = "\n".join([*lines[:at], f'model_name_or_path = "{tmp_path / "model"}"', *lines[at:]])
     keys = [
         *local(clips),
         "validation.enable=false",
-        "policy.diffusers.is_video=true",
-        "policy.diffusers.train_frames=5",
-        "policy.diffusers.inference_frames=5",
-        "policy.diffusers.fps=8",
         "policy.diffusers.inference_size=[64, 64]",
         "train.train_batch_per_replica=4",
         "train.max_num_steps=2",
     ]
-    found = run_text(text, tmp_path / "out", *keys, module=PAIRS)
+    found = run_text(toml("sft-lora", tmp_path / "out", 5), tmp_path / "out", *keys, module=PAIRS)
     assert [line["step"] for line in found.metrics] == [1, 2]
+
+
+def test_videos_of_two_shapes_train_each_pass_with_one(clips, tmp_path, toml, run_text, monkeypatch):
+    """Two clips lie, two stand (they are rotated): a bucket of (frames, height, width) each."""
+    from diffusers import AutoencoderKLWan
+
+    shapes, encode = [], AutoencoderKLWan.encode
+    monkeypatch.setattr(AutoencoderKLWan, "encode", lambda self, x: (shapes.append(tuple(x.shape)), encode(self, x))[1])
+    keys = [*local(clips), "validation.enable=false", "data.buckets=[[32, 64], [64, 32]]", "train.max_num_steps=2"]
+    found = run_text(toml("sft-lora", tmp_path / "out", 5), tmp_path / "out", *keys, module=PAIRS)
+    assert found.metrics[-1]["step"] == 2
+    assert {shape[1:] for shape in shapes} == {(3, 5, 32, 64), (3, 5, 64, 32)}
+    assert sum(shape[0] for shape in shapes) == 2 * 6  # every sample of two steps once
+    assert max(shape[0] for shape in shapes) <= 3  # mini_batch

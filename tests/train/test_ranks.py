@@ -33,12 +33,14 @@ CASES = {
             ("num_prompts = 3\nn_generation = 2", "num_prompts = 1\nn_generation = 1"),
         ),
     ),
+    "clips-sft": ("sft", ()),
+    "clips-nft": ("nft", ()),
 }
 
 
 def text_of(toml, case, output):
     task, changes = CASES[case]
-    text = toml(task, output)
+    text = toml(task, output, 5 if case.startswith("clips") else 1)
     for old, new in [changes] if changes and isinstance(changes[0], str) else changes:
         assert old in text, old
         text = text.replace(old, new)

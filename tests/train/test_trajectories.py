@@ -1,5 +1,7 @@
 """Runs that must be equal are compared whole: every line of metrics.jsonl without times, and every saved value."""
 
+from collections import Counter
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -8,6 +10,7 @@ from sanarl.algorithms import nft, sft
 from sanarl.errors import UserError
 from sanarl.types import Term
 
+pytestmark = pytest.mark.parametrize("frames", [1, 5], ids=["image", "video"], indirect=True, scope="module")
 TASKS = ["sft", "sft-lora", "nft", "flowgrpo"]
 ROUNDING = 5e-5
 """Float32 sums in another order, through four optimiser steps at a learning rate of 1e-2."""
@@ -168,7 +171,7 @@ def test_half_precision_weights_train(train):
     assert run.metrics[-1]["grad_norm"] > 0
 
 
-def test_a_run_leaves_its_files(train):
+def test_a_run_leaves_its_files(train, frames):
     run = train("nft", "logging.multi_modal_log_interval=2")
     names = {str(p.relative_to(run.folder)) for p in run.folder.rglob("*") if p.is_file()}
     assert {"config.toml", "config.json", "metrics.jsonl", "rewards.jsonl", "events.jsonl", "log.txt"} <= names
@@ -178,6 +181,9 @@ def test_a_run_leaves_its_files(train):
     assert {f"checkpoints/step_{i}/{n}" for i in (2, 4) for n in ("state.pt", "manifest.json")} <= names
     assert "safetensors/step_4/pytorch_lora_weights.safetensors" in names
     assert not any("partial" in name for name in names)
+    clips = {name for name in names if name.endswith(".mp4")}
+    wanted = {**{f"samples/step_00000{i}": 6 for i in (0, 2, 4)}, **{f"samples/rollout_00000{i}": 4 for i in (2, 4)}}
+    assert Counter(name.rpartition("/")[0] for name in clips) == (wanted if frames > 1 else {})
 
 
 def test_every_optimiser_step_has_draws_of_its_own(train, monkeypatch):

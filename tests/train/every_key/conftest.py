@@ -41,6 +41,7 @@ class Lab:
     toml: object
     run_text: object
     parent: Path
+    frames: int = 1
     numbers: object = field(default_factory=count)
     items = str(HERE / "items.py")
     still, plain = STILL, PLAIN
@@ -51,14 +52,14 @@ class Lab:
     def fresh(self, task, *overrides, module=None, into=None, resume="never"):
         """A run of one step, with overrides; ``quick`` is the same, made once for equal arguments."""
         into = into or self.parent / str(next(self.numbers))
-        return self.run_text(self.toml(task, into), into, *QUICK, *overrides, module=module, resume=resume)
+        return self.run_text(self.toml(task, into, self.frames), into, *QUICK, *overrides, module=module, resume=resume)
 
     def loaded(self, task, *overrides):
         """The configuration with its notes."""
         from sanarl.config import load
 
         file = self.parent / "preset.toml"
-        file.write_text(self.toml(task, self.parent / "out"), encoding="utf-8")
+        file.write_text(self.toml(task, self.parent / "out", self.frames), encoding="utf-8")
         return load(file, (*QUICK, *overrides))
 
     def idle(self, task, *overrides):
@@ -93,9 +94,15 @@ class Lab:
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory, toml, run_text):
+def labs(tmp_path_factory, toml, run_text):
+    """A function that gives the ``Lab`` of runs with so many frames."""
+    return cache(lambda frames: Lab(toml, run_text, tmp_path_factory.mktemp("lab"), frames))
+
+
+@pytest.fixture(scope="module")
+def lab(labs, frames):
     """See ``Lab``."""
-    return Lab(toml, run_text, tmp_path_factory.mktemp("lab"))
+    return labs(frames)
 
 
 @dataclass
@@ -113,19 +120,24 @@ class Seen:
 @pytest.fixture
 def seen(monkeypatch):
     """What runs of this test ask of diffusers."""
-    from diffusers import SanaPipeline, SanaTransformer2DModel
+    from diffusers import SanaPipeline, SanaTransformer2DModel, SanaVideoPipeline, SanaVideoTransformer3DModel
 
     found = Seen()
-    forward, encode = SanaTransformer2DModel.forward, SanaPipeline.encode_prompt
 
-    def watched(self, x, *args, **named):
-        found.passes.append((len(x), torch.is_grad_enabled(), x.dtype))
-        return forward(self, x, *args, **named)
+    def watch(transformer, pipeline):
+        forward, encode = transformer.forward, pipeline.encode_prompt
 
-    def read(self, prompts, *args, **named):
-        found.prompts.extend((prompt, named.get("complex_human_instruction")) for prompt in prompts)
-        return encode(self, prompts, *args, **named)
+        def watched(self, x, *args, **named):
+            found.passes.append((len(x), torch.is_grad_enabled(), x.dtype))
+            return forward(self, x, *args, **named)
 
-    monkeypatch.setattr(SanaTransformer2DModel, "forward", watched)
-    monkeypatch.setattr(SanaPipeline, "encode_prompt", read)
+        def read(self, prompts, *args, **named):
+            found.prompts.extend((prompt, named.get("complex_human_instruction")) for prompt in prompts)
+            return encode(self, prompts, *args, **named)
+
+        monkeypatch.setattr(transformer, "forward", watched)
+        monkeypatch.setattr(pipeline, "encode_prompt", read)
+
+    watch(SanaTransformer2DModel, SanaPipeline)
+    watch(SanaVideoTransformer3DModel, SanaVideoPipeline)
     return found

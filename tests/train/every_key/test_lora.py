@@ -9,6 +9,7 @@ import torch
 from sanarl.config import ConfigError
 from sanarl.errors import UserError
 
+pytestmark = pytest.mark.parametrize("frames", [1, 5], ids=["image", "video"], indirect=True, scope="module")
 honours = pytest.mark.honours
 LORA = "policy.lora"
 

@@ -107,9 +107,11 @@ VIDEO = 'policy.model_name_or_path="org/SANA-Video"', f"{DIFFUSERS}.is_video=tru
 
 @honours(f"{DIFFUSERS}.train_frames")
 def test_frames_of_a_training_clip(lab):
-    config = lab.loaded("sft", *VIDEO, f"{DIFFUSERS}.train_frames=5").config
-    with pytest.raises(UserError, match=r"accepted: a floating-point tensor \(5, 3, 32, 32\)"):
-        module.load("sanarl.datasets.shapes").train(config)[0]  # its pictures have one frame
+    for frames in (5, 9):
+        config = lab.loaded("sft", *VIDEO, f"{DIFFUSERS}.train_frames={frames}").config
+        assert module.load("sanarl.datasets.shapes").train(config)[0]["media"].shape == (frames, 3, 32, 32)
+        with pytest.raises(UserError, match=rf"accepted: a floating-point tensor \({frames}, 3, 32, 32\)"):
+            module.load(lab.items).train(config)[0]  # its items have one frame
     assert f"{DIFFUSERS}.train_frames" in lab.idle("sft", f"{DIFFUSERS}.train_frames=5")
 
 
