@@ -150,7 +150,9 @@ def test_frames_a_second_of_clips_that_are_read(lab, tmp_path):
     for fps, step in ((16.0, 1), (8.0, 2)):
         config = lab.loaded("sft", *VIDEO, *keys, f"{DIFFUSERS}.fps={fps}").config
         clip = module.load("sanarl.datasets.diffusers_dataset").train(config)[0]["media"]
-        assert clip.mean((1, 2, 3)).tolist() == pytest.approx([i * step / 20 for i in range(5)], abs=0.02)
+        assert (clip.float() / 255).mean((1, 2, 3)).tolist() == pytest.approx(
+            [i * step / 20 for i in range(5)], abs=0.02
+        )
 
 
 @honours(f"{DIFFUSERS}.motion_score")
