@@ -41,10 +41,12 @@ class RewardLog:
 
         Args:
             step: of the run. of: ``train``: a rollout; ``eval``: the held-out prompts.
-            prompts: the prompt of every group number.
+            prompts: the prompt of every group number; groups of equal prompts are written as one.
             groups: (B,) int64, group of every sample.
             scores: the total (B,) under ``reward`` and its parts beside it.
         """
+        first = {prompt: number for number, prompt in reversed(list(enumerate(prompts)))}
+        groups = torch.tensor([first[prompt] for prompt in prompts])[groups]
         numbers, counts = groups.unique(return_counts=True)
         known = self._known()
         texts = [prompts[group] for group in numbers.tolist()]

@@ -35,6 +35,14 @@ def test_rewards_of_a_step(tmp_path):
     assert second["parts"] == {"shapes": [2.0, 3.0], "ocr": [0.0, 0.0]}
 
 
+def test_equal_prompts_are_one(tmp_path):
+    # Reference: by hand: rows of groups 0 and 2 are one prompt's: 1, 3, 2, 2, 5.
+    log = RewardLog(tmp_path / "rewards.jsonl")
+    log.write(0, "eval", ["a", "b", "a"], GROUPS, SCORES)
+    (line,) = lines(log.path)
+    assert (line["prompt"], line["size"], line["mean"], line["new"]) == ([0], [5], [2.6], {"0": "a"})
+
+
 def test_numbers_of_prompts_outlive_a_resume(tmp_path):
     # Reference: the numbers that the lines kept name; a prompt whose line was cut is new again.
     folder = RunFolder(tmp_path)
