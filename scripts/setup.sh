@@ -29,12 +29,16 @@ case ",$extras," in
     *,rewards,*) "$venv/bin/python" -m pip install --quiet --constraint constraints.txt --no-deps image-reward ;;
 esac
 case ",$extras," in
-*,dev,*) # the tests of the reward service start a real Redis
-    if ! command -v redis-server >/dev/null; then
+*,dev,*) # the tests of the reward service start a real Redis, those of reports a real browser
+    missing=
+    command -v redis-server >/dev/null || missing="$missing redis-server"
+    command -v chromium >/dev/null || missing="$missing chromium"
+    if [ -n "$missing" ]; then
         if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-            apt-get update -qq && apt-get install -y -qq redis-server
+            # shellcheck disable=SC2086
+            apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing
         else
-            echo "the tests need redis-server; install it first: sudo apt-get install redis-server" >&2
+            echo "the tests need$missing; install first: sudo apt-get install$missing" >&2
             exit 2
         fi
     fi

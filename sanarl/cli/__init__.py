@@ -7,7 +7,7 @@ import typer
 
 from sanarl.errors import UserError
 
-COMMANDS = ("train", "sample", "evaluate", "export", "validate", "doctor", "presets", "dataset", "reward")
+COMMANDS = ("train", "sample", "evaluate", "report", "export", "validate", "doctor", "presets", "dataset", "reward")
 """Modules of this package with ``register(app)``, in the order of --help."""
 
 app = typer.Typer(

@@ -10,10 +10,10 @@ Curve = dict[str, list[Any]]
 
 
 def number(value: Any) -> float | None:
-    """A finite number, else None."""
+    """A finite number to seven digits, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    return float(value)
+    return float(f"{value:.7g}")
 
 
 def columns(lines: list[dict[str, Any]]) -> dict[str, Curve]:

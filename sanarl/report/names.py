@@ -1,0 +1,148 @@
+"""Every metric's name and meaning, in the order of docs/metrics.md, and the charts that show them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+METRICS: dict[str, str] = {
+    "step": "number of the step; 0 is before training",
+    "loss": "what is differentiated, averaged over the step's optimiser steps",
+    "grad_norm": "norm of the gradient before clipping",
+    "lr": "learning rate",
+    "skipped_steps": "optimiser steps left out so far because something was not finite",
+    "sigma": "fine-tuning: mean noise level",
+    "reward/mean": "mean reward of a rollout",
+    "reward/max": "mean over groups of a group's highest reward",
+    "reward/min": "mean over groups of a group's lowest reward",
+    "reward/range": "mean over groups of highest minus lowest",
+    "reward/*": "mean of one scorer, unweighted, or of one of its further scores",
+    "reward_std_mean": "mean over groups of the rewards' deviation",
+    "zero_std_ratio": "share of groups whose rewards are all equal: they teach nothing",
+    "group_size": "mean number of samples of a group",
+    "trained_prompt_num": "groups of a rollout",
+    "policy_loss": "the algorithm's loss before any KL term",
+    "positive_loss": "DiffusionNFT: error of the positive branch",
+    "negative_loss": "DiffusionNFT: error of the negative branch",
+    "old_deviate": "squared distance of the learner's velocity from the old policy's",
+    "x0_norm": "mean square of the clean latents",
+    "kl_div_loss": "squared distance of the learner's velocity from the reference's",
+    "old_kl_div": "squared distance of the old policy's velocity from the reference's",
+    "media/contrast": "mean deviation of colours in a rollout's pictures; near 0 for blank ones",
+    "media/diversity": "mean deviation of colours between samples of a prompt; near 0 when all look the same",
+    "eval/reward": "held-out reward: the same prompts from the same noise every time",
+    "eval/contrast": "as media/contrast, on the held-out samples",
+    "eval/diversity": "as media/diversity, on the held-out samples",
+    "eval/*": "held-out mean of one scorer, or of one of its further scores",
+    "guards/*": "guards against reward hacking",
+    "time/step": "seconds of the whole step",
+    "time/data": "seconds that items were waited for",
+    "time/rollout": "seconds of sampling, and of scoring that did not fit beside it",
+    "time/train": "seconds of loss terms and optimiser steps",
+    "time/evaluate": "seconds of the evaluation",
+    "memory/peak_gib": "most GPU memory that tensors took on the main rank, GiB",
+    "perf/tflops": "logging.report_mfu: achieved TFLOP/s of the rank",
+    "perf/mfu": "logging.report_mfu: that over the peak of the device",
+}
+"""Name or pattern -> meaning."""
+
+BANDS = {
+    "prompts": "middle 80 % of the prompts' means",
+    "samples": "from the mean lowest to the mean highest sample of a group",
+    "error": "two standard errors over the prompts",
+}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One plot: metrics by name or pattern; patterns take what no chart names."""
+
+    key: str
+    title: str
+    metrics: tuple[str, ...]
+    bands: tuple[str, ...] = ()
+    marks: bool = False
+    """Few points: every one is drawn."""
+    can_log: bool = False
+
+
+SECTIONS: tuple[tuple[str, str, tuple[Chart, ...]], ...] = (
+    (
+        "reward",
+        "Reward",
+        (
+            Chart("held-out", "Held-out reward", ("eval/reward",), ("error",), marks=True),
+            Chart("training", "Reward of rollouts", ("reward/mean",), ("samples", "prompts")),
+            Chart("zero-std", "Share of groups with equal rewards", ("zero_std_ratio",)),
+            Chart("deviation", "Deviation within groups", ("reward_std_mean",)),
+            Chart("held-out-parts", "Held-out, by scorer", ("eval/*",), marks=True),
+            Chart("training-parts", "Rollouts, by scorer", ("reward/*",)),
+        ),
+    ),
+    (
+        "optimisation",
+        "Optimisation",
+        (
+            Chart("loss", "Loss", ("loss",), can_log=True),
+            Chart("grad-norm", "Gradient norm", ("grad_norm",), can_log=True),
+            Chart("policy", "Parts of the loss", ("policy_loss", "positive_loss", "negative_loss"), can_log=True),
+            Chart("kl", "Distance from the reference", ("kl_div_loss", "old_kl_div"), can_log=True),
+            Chart("old", "Learner's distance from the old policy", ("old_deviate",), can_log=True),
+            Chart("lr", "Learning rate", ("lr",), can_log=True),
+            Chart("skipped", "Optimiser steps left out", ("skipped_steps",)),
+        ),
+    ),
+    (
+        "guards",
+        "Guards and pictures",
+        (
+            Chart("guards", "Guards", ("guards/*",), marks=True),
+            Chart("diversity", "Diversity within prompts", ("media/diversity", "eval/diversity")),
+            Chart("contrast", "Contrast", ("media/contrast", "eval/contrast")),
+            Chart("media", "Other picture statistics", ("media/*",)),
+        ),
+    ),
+    (
+        "time",
+        "Time and memory",
+        (
+            Chart("seconds", "Seconds of a step", ("time/step",)),
+            Chart("stages", "Seconds of a step, by stage", ("time/*",)),
+            Chart("memory", "Peak GPU memory, GiB", ("memory/peak_gib",)),
+            Chart("tflops", "Achieved TFLOP/s", ("perf/tflops",)),
+            Chart("mfu", "Share of the device's peak", ("perf/mfu",)),
+        ),
+    ),
+    ("more", "Everything else", (Chart("more", "", ("*",)),)),
+)
+"""Key, title and charts of every section; a section ``more`` gives each of its metrics a chart of its own."""
+
+CONSTANT = ("reward/max", "reward/min", "reward/range")
+"""Shown as bands, not as curves."""
+
+
+def described(name: str) -> str:
+    """The meaning of a metric, of the first row whose name or pattern fits; empty for unknown ones."""
+    if name in METRICS:
+        return METRICS[name]
+    return next((text for pattern, text in METRICS.items() if fnmatchcase(name, pattern)), "")
+
+
+def sections(found: Iterable[str]) -> list[tuple[str, str, list[tuple[Chart, list[str]]]]]:
+    """The sections that have something to show, every chart with its metrics among ``found``."""
+    free = {name for name in found if name not in CONSTANT}
+    named = {name for _, _, charts in SECTIONS for chart in charts for name in chart.metrics if "*" not in name}
+    result = []
+    for key, title, charts in SECTIONS:
+        shown = []
+        for chart in charts:
+            taken = [name for name in chart.metrics if name in free]
+            for pattern in (name for name in chart.metrics if "*" in name):
+                taken += sorted(name for name in free - named - set(taken) if fnmatchcase(name, pattern))
+            free -= set(taken)
+            if key == "more":
+                shown += [(Chart(f"more-{name}", name, (name,)), [name]) for name in taken]
+            elif taken:
+                shown.append((chart, taken))
+        if shown:
+            result.append((key, title, shown))
+    return result
