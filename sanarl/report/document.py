@@ -69,9 +69,10 @@ def _names(runs: list[Run]) -> list[str]:
 
 def _run(run: Run, name: str, curves: dict[str, series.Curve], limit: int, budget: int) -> dict[str, Any]:
     state, text = run.state()
-    rewards = [line for line in run.rewards if line["step"] <= run.step]  # a step's rewards come before its metrics
+    last = run.step
+    rewards = [line for line in run.rewards if line["step"] <= last]  # a step's rewards come before its metrics
     bands = {
-        "prompts": series.spread_of_prompts(rewards),
+        "prompts": series.spread_of_prompts(rewards, limit),
         "error": series.error_of_evaluations(rewards),
         "samples": series.between(curves, "reward/min", "reward/max"),
     }

@@ -5,6 +5,7 @@ import hashlib
 import html
 import json
 import os
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -34,7 +35,7 @@ script-src '{hash}'; connect-src {connect}; base-uri 'none'; form-action 'none'"
 <nav id="nav" aria-label="Sections"></nav>
 <main id="main" tabindex="-1"></main>
 <footer id="foot"></footer>
-<noscript>The curves and samples of this page are drawn by the script inside it, which this browser does not run.</noscript>
+<noscript>What this page shows is drawn by the script inside it, which this browser does not run.</noscript>
 <script type="application/json" id="data"{follow}>{data}</script>
 <script>{script}</script>
 </body>
@@ -88,8 +89,8 @@ def write(folders: list[Path], path: Path) -> int:
         beside.write_bytes(text)
         os.replace(beside, path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise UserError(
-            f"sanarl report: {path} cannot be written: {error.strerror or error}; name another file with --out"
-        ) from error
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        raise UserError(f"sanarl report: {path} cannot be written ({reason}); name another with --out") from error
     return len(text)

@@ -32,8 +32,8 @@ def gallery(samples: Path, budget: int, notes: list[str]) -> dict[str, Any] | No
     Of many evaluations the first, the last and some evenly between; pictures shrink until all fit.
 
     Returns:
-        ``steps``; ``prompts``; ``rewards`` and ``pictures`` by step and prompt (None where there is none); ``left_out``,
-        how many steps and prompts are not shown. None without samples.
+        ``steps``; ``prompts``; ``rewards`` and ``pictures`` by step and prompt (None where there is none);
+        ``left_out``, how many steps and prompts are not shown. None without samples.
     """
     found = _evaluations(samples)
     if not found:

@@ -37,6 +37,10 @@ def write(found: dict[str, Any], folder: Path) -> list[Path]:
     return files
 
 
+def _alpha(band: str) -> float:
+    return 0.1 if band == "samples" else 0.2
+
+
 def _plot(found: dict[str, Any], chart: dict[str, Any], path: Path) -> None:
     """One chart: a colour for every run, or for every metric of a single run."""
     from matplotlib.figure import Figure
@@ -49,10 +53,8 @@ def _plot(found: dict[str, Any], chart: dict[str, Any], path: Path) -> None:
         for name in chart["bands"]:
             band = run["band"].get(name)
             if band and (len(runs) == 1 or name != "samples"):
-                alpha = 0.1 if name == "samples" else 0.2
-                axes.fill_between(
-                    band["x"], band["lo"], band["hi"], color=COLOURS[r % len(COLOURS)], alpha=alpha, linewidth=0
-                )
+                colour = COLOURS[r % len(COLOURS)]
+                axes.fill_between(band["x"], band["lo"], band["hi"], color=colour, alpha=_alpha(name), linewidth=0)
         for m, metric in enumerate(chart["metrics"]):
             curve = run["curves"].get(metric)
             if curve is None:
@@ -69,6 +71,9 @@ def _plot(found: dict[str, Any], chart: dict[str, Any], path: Path) -> None:
                 markersize=3,
                 label=label.replace("$", r"\$") or None,
             )
+    for name in chart["bands"]:
+        if len(runs) == 1 and name in runs[0]["band"]:
+            axes.fill_between([], [], color=COLOURS[0], alpha=_alpha(name), linewidth=0, label=found["bands"][name])
     axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_title((chart["title"] or chart["metrics"][0]).replace("$", r"\$"), fontsize=10)

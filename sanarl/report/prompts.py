@@ -1,8 +1,9 @@
 """The rewards of single prompts over the steps."""
 
+import math
 from typing import Any
 
-from sanarl.report.series import every, number
+from sanarl.report.series import every
 
 ROWS = 200
 POINTS = 40
@@ -28,7 +29,7 @@ def table(rewards: list[dict[str, Any]], of: str) -> dict[str, Any]:
         if line.get("of") != of or not isinstance(line.get("prompt"), list) or not isinstance(line.get("mean"), list):
             continue
         for prompt, mean in zip(line["prompt"], line["mean"], strict=False):
-            if isinstance(prompt, int) and number(mean) is not None:
+            if isinstance(prompt, int) and isinstance(mean, int | float) and math.isfinite(mean):
                 curve = curves.setdefault(prompt, {"x": [], "y": []})
                 curve["x"].append(line["step"])
                 curve["y"].append(mean)

@@ -32,7 +32,7 @@ class Run:
     @property
     def step(self) -> int:
         """The last step that was logged."""
-        return max((line["step"] for line in self.lines), default=0)
+        return self.lines[-1]["step"] if self.lines else 0
 
     @property
     def total(self) -> int | None:
@@ -79,8 +79,8 @@ def resolve(path: Path) -> tuple[Path, str | None]:
     if not below:
         holds = ", ".join(sorted(p.name for p in path.iterdir())[:5]) or "nothing"
         raise UserError(
-            f"sanarl report {path}: neither metrics.jsonl nor config.json there or one folder below (it holds {holds}); "
-            "accepted: the folder of a run, which `sanarl train` names when it starts"
+            f"sanarl report {path}: no metrics.jsonl and no config.json, there or one folder below (it holds "
+            f"{holds}); accepted: the folder of a run, which `sanarl train` names when it starts"
         )
     return below[-1], f"{path} holds {len(below)} run(s); taking the newest, {below[-1].name}"
 

@@ -48,11 +48,13 @@ def thin(curve: Curve, limit: int) -> Curve:
 
 def every(curve: Curve, limit: int) -> Curve:
     """At most ``limit`` points, evenly spread, with the last."""
-    n = len(curve["x"])
-    if n <= limit:
-        return curve
-    order = sorted({round(i * (n - 1) / (limit - 1)) for i in range(limit)})
+    order = _evenly(len(curve["x"]), limit)
     return {name: [values[i] for i in order] for name, values in curve.items()}
+
+
+def _evenly(n: int, limit: int) -> list[int]:
+    """At most ``limit`` of range(n), with the first and the last."""
+    return list(range(n)) if n <= limit else sorted({round(i * (n - 1) / (limit - 1)) for i in range(limit)})
 
 
 def elapsed(lines: list[dict[str, Any]]) -> Curve:
@@ -67,17 +69,21 @@ def elapsed(lines: list[dict[str, Any]]) -> Curve:
 
 
 def _values(line: dict[str, Any], name: str) -> np.ndarray:
-    found = line.get(name)
-    values = [number(value) for value in found] if isinstance(found, list) else []
-    return np.array([value for value in values if value is not None])
+    """A list of numbers as an array, without those that are not finite; empty when it is no such list."""
+    try:
+        values = np.asarray(line.get(name), dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return np.zeros(0)
+    return values[np.isfinite(values)] if values.ndim == 1 else np.zeros(0)
 
 
-def spread_of_prompts(rewards: list[dict[str, Any]]) -> Curve:
-    """Between which rewards the middle 80 % of a rollout's prompts lie, by their means."""
+def spread_of_prompts(rewards: list[dict[str, Any]], limit: int) -> Curve:
+    """Between which rewards the middle 80 % of a rollout's prompts lie, by their means, for ``limit`` rollouts."""
     band: Curve = {"x": [], "lo": [], "hi": []}
-    for line in rewards:
+    rollouts = [line for line in rewards if line.get("of") == "train"]
+    for line in (rollouts[i] for i in _evenly(len(rollouts), limit)):
         means = _values(line, "mean")
-        if line.get("of") == "train" and len(means) > 1:
+        if len(means) > 1:
             low, high = np.quantile(means, (0.1, 0.9))
             band["x"].append(line["step"])
             band["lo"].append(float(f"{low:.6g}"))
@@ -89,8 +95,10 @@ def error_of_evaluations(rewards: list[dict[str, Any]]) -> Curve:
     """The mean over held-out prompts, less and plus two standard errors."""
     band: Curve = {"x": [], "lo": [], "hi": []}
     for line in rewards:
+        if line.get("of") != "eval":
+            continue
         means, sizes = _values(line, "mean"), _values(line, "size")
-        if line.get("of") == "eval" and len(means) > 1 and len(means) == len(sizes):
+        if len(means) > 1 and len(means) == len(sizes):
             mean, error = float(np.average(means, weights=sizes)), float(means.std(ddof=1)) / math.sqrt(len(means))
             band["x"].append(line["step"])
             band["lo"].append(float(f"{mean - 2 * error:.6g}"))

@@ -265,7 +265,7 @@ class Chart {
       }
     }
     this.readout.replaceChildren(el('span', { class: 'step' }, at === null ? 'no value here' : `step ${at}`),
-      ...words.map(([name, value, ink]) => el('span', {}, several || this.spec.metrics.length > 1 ? el('i', { class: 'dot', style: `background:${ink}` }) : null, name ? `${name} ` : '', el('b', {}, value))));
+      ...words.map(([name, value, ink]) => el('span', {}, several || this.spec.metrics.length > 1 ? el('i', { class: 'dot', style: `background:${ink}` }) : null, name ? el('span', { class: 'name', title: name }, name) : '', name ? ' ' : '', el('b', {}, value))));
     this.svg.setAttribute('aria-valuenow', at ?? 0);
     this.svg.setAttribute('aria-valuetext', `step ${at}: ${words.map(([name, value]) => `${name} ${value}`.trim()).join(', ')}`);
   }
