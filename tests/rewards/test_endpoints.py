@@ -126,7 +126,7 @@ def test_faults_are_named_and_bounded(serve, pictures, answer, expected):
         build({"unified_reward": 1.0}, {"unified_reward": {"endpoint_url": url, "tries": 2}})(pictures[:1], ["a"], [{}])
     assert str(caught.value).startswith("reward 'unified_reward': ")
     assert expected in str(caught.value)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
 
 
 def test_silence_and_nobody_there(serve, pictures):
@@ -140,11 +140,11 @@ def test_silence_and_nobody_there(serve, pictures):
 
 
 def test_an_answer_that_trickles_in_is_cut_off(serve, pictures):
-    url = serve(lambda *_: (299, b"x" * 30))
+    url = serve(lambda *_: (299, b"x" * 600))
     started = time.monotonic()
     with pytest.raises(UserError, match=r"last: TimeoutError: the answer was not there after 0\.3 s"):
         UnifiedReward(url, deadline_s=0.3, tries=1)(pictures[:1], ["a"], [{}])
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 30  # all of it takes 60
 
 
 def test_a_busy_endpoint_is_asked_again(serve, pictures):

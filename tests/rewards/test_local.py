@@ -103,7 +103,7 @@ def test_a_reward_past_its_deadline_is_named_and_holds_nobody():
         scoring.collect(0.1)
     start = time.monotonic()
     scoring.close()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30  # the reward would hang for 60
     assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("reward-"))
     gate.set()
 
