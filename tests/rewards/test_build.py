@@ -188,6 +188,12 @@ def test_pixels_are_rounded_and_clamped_as_a_saved_picture_would_be():
     assert build({"shapes": 1.0})(media * 1.2 - 0.1, ["a red circle"], [{}]).total.tolist() == [1]
 
 
+def test_quoted_text_is_no_part_of_a_caption():
+    media, _ = pictures(["a red circle"])
+    for prompt in ('a red circle "NO 7"', '"STOP" a red circle', '"a" a red circle ""'):
+        assert build({"shapes": 1.0})(media, [prompt], [{}]).total.tolist() == [1]
+
+
 def test_shapes_scores_clips_by_what_moves_where():
     # Reference: the clip that the renderer drew is right; played backwards half of the reward is lost.
     prompt = "a red circle moving right"

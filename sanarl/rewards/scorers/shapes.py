@@ -3,6 +3,7 @@
 Of pictures: count, colour, shape and position; of clips: count, colour, shape and direction of motion.
 """
 
+import re
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from sanarl.errors import UserError
 from sanarl.shapes import clips, scoring
+
+_QUOTED = re.compile(r'\s*"[^"]*"')
 
 
 class Shapes:
@@ -23,7 +26,8 @@ class Shapes:
 
         Args:
             media: (B, F, 3, H, W) in [0, 1]; rounded to 8 bits before it is looked at. F is 1, or 3 and more.
-            prompts: B captions of the shapes world, or of the one in motion for clips.
+            prompts: B captions of the shapes world, or of the one in motion for clips. Text in straight double quotes
+                is not looked at: it is what ``ocr`` looks for.
             metadata: Not used.
 
         Returns:
@@ -38,8 +42,9 @@ class Shapes:
         pixels = media.clamp(0, 1).mul(255).round().to(torch.uint8).permute(0, 1, 3, 4, 2).cpu().numpy()
         scores = []
         for clip, prompt in zip(pixels, prompts, strict=True):  # (F, H, W, 3)
+            caption = _QUOTED.sub("", prompt).strip()
             try:
-                scores.append(scoring.score(clip[0], prompt) if len(clip) == 1 else clips.score(clip, prompt))
+                scores.append(scoring.score(clip[0], caption) if len(clip) == 1 else clips.score(clip, caption))
             except ValueError as error:
                 raise UserError(f"prompt {prompt!r} cannot be scored: {error}") from error
         return {key: torch.tensor([s[key] for s in scores], dtype=torch.float32) for key in ("reward", "strict")}

@@ -17,7 +17,8 @@ class Peer:
     """A service in threads of this process.
 
     ``script``: endpoint -> answers (status, headers, body) to give first, or "drop" to hang up without one.
-    ``scores``: reward -> {key: values}; by default the mean of the red channel under every reward's name.
+    ``scores``: reward -> {key: values}, or a function of the request that gives them; by default the mean of the red
+    channel under every reward's name.
     ``polls``: pulls that are answered with "not yet" first.
     """
 
@@ -70,6 +71,8 @@ class Peer:
         self.headers.append(headers)
         for name in head["reward_fn"]:
             scores = {name: redness(media)} if self.scores is None else self.scores[name]
+            if callable(scores):
+                scores = scores(head, media)
             self.results[uuid, name] = {"scores": scores, "type": name, "duration": "0.00"}
         return 200, {}, {"uuid": uuid} | ({"replica_id": self.replica} if self.replica else {})
 

@@ -125,3 +125,42 @@ def test_the_file_of_cosmos_rl_is_accepted(tmp_path):
         "dtype": "float16",
     }
     assert (found.port, found.redis_host, found.decode_args.dtype) == (0, "localhost", "bfloat16")
+
+
+@pytest.mark.parametrize("options", [(), ("--nproc", "2"), ("--dry-run",)])
+def test_a_run_that_knows_no_service_ends_before_anything_is_loaded(options, monkeypatch, capsys, tmp_path):
+    for name in ("REMOTE_REWARD_ENQUEUE_URL", "REMOTE_REWARD_FETCH_URL", "REMOTE_REWARD_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    module = tmp_path / "prompts.py"
+    module.write_text(f"open({str(tmp_path / 'loaded')!r}, 'w')\n")
+    out = f"train.output_dir={tmp_path / 'out'}"
+    monkeypatch.setattr(
+        sys, "argv", ["sanarl", "train", "--config", "sana-image-nft", str(module), "--set", out, *options]
+    )
+    with pytest.raises(SystemExit) as ended:
+        main()
+    err = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert all(f"REMOTE_REWARD_{name}" in err for name in ("ENQUEUE_URL", "FETCH_URL", "TOKEN"))
+    assert "or a url for every entry of remote_reward.reward_fns" in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == [module]
+
+
+def test_a_run_whose_service_is_down_ends_before_its_model_is_loaded(monkeypatch, capsys, tmp_path):
+    # Reference: nobody listens on port 9; the model of the preset is not on this machine, and nobody asks for it.
+    monkeypatch.setenv("REMOTE_REWARD_TOKEN", "a token of ours")
+    fns = "train.train_policy.remote_reward"
+    sets = [f"train.output_dir={tmp_path / 'out'}", f"{fns}.patience_s=0.2"]
+    sets += [f'{fns}.reward_fns=[{{name="pickscore", url="http://127.0.0.1:9/api/reward"}}]']
+    module = tmp_path / "prompts.py"
+    module.write_text("def get_dataset(config):\n    return [{'prompt': 'a', 'metadata': {}}] * 48\n")
+    words = [word for one in sets for word in ("--set", one)]
+    monkeypatch.setattr(sys, "argv", ["sanarl", "train", "--config", "sana-image-nft", str(module), *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    err = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "reward service http://127.0.0.1:9/api/reward/enqueue does not answer (ConnectError" in err
+    assert "a token of ours" not in err
+    assert not (tmp_path / "out").exists()

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -86,7 +88,7 @@ def go(tmp_path, pipeline_folder, monkeypatch):
     from sanarl.config import load
     from sanarl.training import run
 
-    def one(rewards, into, services=(), kill="0 0 0", resume="never", patience=30.0):
+    def one(rewards, into, services=(), kill="0 0 0", resume="never", patience=30.0, ranks=None):
         monkeypatch.setenv("KILL", kill)
         monkeypatch.setenv("REMOTE_REWARD_TOKEN", services[0].token if services else "")
         for name, last in (("ENQUEUE", "enqueue"), ("FETCH", "pull")):
@@ -95,8 +97,13 @@ def go(tmp_path, pipeline_folder, monkeypatch):
         text = RUN.replace("REWARDS", rewards).replace("PATIENCE", str(patience)).replace("MODEL", str(pipeline_folder))
         file = tmp_path / f"{into}.toml"
         file.write_text(text.replace("OUTPUT", str(tmp_path / into)).replace("SCORERS", str(HERE / "scorers.py")))
+        module = str(HERE / "killing.py")
         try:
-            assert run.run(load(file), str(HERE / "killing.py"), resume).exit_code == 0
+            if ranks is not None:
+                command = [sys.executable, "-m", "sanarl", "train", "--config", file, module, "--nproc", str(ranks)]
+                one.ended = subprocess.run(command, capture_output=True, text=True, timeout=200)
+            else:
+                assert run.run(load(file), module, resume).exit_code == 0
         finally:
             (folder,) = (tmp_path / into).iterdir()
             one.log = (folder / "log.txt").read_text(encoding="utf-8")
@@ -165,3 +172,23 @@ def test_a_service_that_stays_away_ends_the_run_which_saves_and_can_go_on(go, se
     service.ready()
     assert go(REMOTE, "remote", [service], resume="auto") == local
     assert "resumed" in go.log
+
+
+def test_two_ranks_end_together_when_the_service_dies(go, serve):
+    # Each rank sends half of the samples and hears of the death by itself. Reference for what follows the resume: the
+    # run of one rank with the reward in its own process, up to the rounding of sums in another order.
+    local = go(LOCAL, "local")
+    (service,) = serve()
+    go(REMOTE, "remote", [service], f"8 {service.process.pid} 0.05", patience=1.0, ranks=2)
+    assert go.ended.returncode == 1, go.ended.stderr
+    assert "did not take a request" in go.ended.stderr or "did not answer" in go.ended.stderr
+    assert "Traceback" not in go.ended.stderr
+    done = go.metrics[-1]["step"]
+    assert 1 <= done <= 3
+    assert re.search(rf"saved \S+/step_{done}\n", go.log)
+    assert f"stopped after step {done} of 5" in go.log
+    service.process.wait()
+    service.start()
+    service.ready()
+    for mine, theirs in zip(go(REMOTE, "remote", [service], resume="auto"), local, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-6)
