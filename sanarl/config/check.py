@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Set
 from sanarl.config import check_steps
 from sanarl.config.faults import Finding, Note, fault, shown, split
 from sanarl.config.schema.base import Arguments, Weights
+from sanarl.config.schema.guards import Guards
 from sanarl.config.schema.policy import NATIVE_MODULES
 from sanarl.config.schema.root import Config
 
@@ -24,6 +25,7 @@ ONLY_RL = (
     "rollout.n_generation",
     "rollout.n_generation_mini_batch",
     "logging.multi_modal_log_interval",
+    *(f"guards.{name}" for name in Guards.model_fields),
 )
 ONLY_NFT = (
     "policy.diffusers.nft_beta",
@@ -63,7 +65,7 @@ def findings(config: Config, given: Set[str]) -> list[Finding]:
     """Everything that cannot work, all rules at once."""
     rules: list[Callable[[Config, Set[str]], Iterator[Finding]]] = [_model, _schedule, _loading, _validation]
     if config.is_rl:
-        rules += [_adapter_rl, _groups, _advantages, _rewards, _old_policy]
+        rules += [_adapter_rl, _groups, _advantages, _rewards, _old_policy, _guards]
         rules.append(check_steps.stochastic if config.task == "flowgrpo" else check_steps.deterministic)
     else:
         rules += [_adapter_sft, check_steps.deterministic]
@@ -243,6 +245,13 @@ def _validation(config: Config, _: Set[str]) -> Iterator[Finding]:
         if not remote.reward_fns:
             key = "validation.remote_reward.reward_fns"
             yield fault(key, "empty; accepted at least one reward while use_remote_reward is true")
+
+
+def _guards(config: Config, _: Set[str]) -> Iterator[Finding]:
+    guards = config.guards
+    yield from _arguments("guards.reward_args", guards.reward_args, guards.reward_function)
+    if guards.reward_function and not any(weight > 0 for weight in guards.reward_function.values()):
+        yield fault("guards.reward_function", "no weight above 0; accepted at least one, or no table")
 
 
 def notes(config: Config, given: Set[str], no_effect: list[str], stem: str) -> Iterator[Note]:

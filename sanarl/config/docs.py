@@ -50,7 +50,7 @@ def page() -> str:
 def _sections() -> Iterator[str]:
     shared = {path: key for path, key in keys("sft").items() if path in keys("grpo")}
     yield "## Keys\n"
-    for name in ("policy", "rollout", "train", "validation", "data", "logging", "custom"):
+    for name in ("policy", "rollout", "train", "validation", "data", "guards", "logging", "custom"):
         if name == "train":
             task = "train.train_policy."
             yield from _tables({path: key for path, key in shared.items() if not path.startswith(task)}, name)

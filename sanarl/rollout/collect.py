@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from sanarl.rollout.generate import Sampler, generate
 from sanarl.runtime.world import World
 from sanarl.types import Rollout
 
+T = TypeVar("T")
 THUMBNAIL = 8
 
 
@@ -83,7 +84,7 @@ def collect(
     )
 
 
-def on_all_ranks(world: World, work: Callable[[], Collected]) -> Collected:
+def on_all_ranks(world: World, work: Callable[[], T]) -> T:
     """What ``work`` collects here, unless a reward fails on any rank: then every rank fails, with the same exit code.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Self
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-SHOWN = ("loss", "reward/mean", "eval/reward", "zero_std_ratio", "grad_norm", "lr")
+SHOWN = ("loss", "reward/mean", "eval/reward", "guards/reward", "zero_std_ratio", "grad_norm", "lr")
 
 
 class Console:

@@ -108,6 +108,7 @@ class Session:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
         self._needed = 0
+        self._halt: str | None = None
 
     # ---- steps
 
@@ -143,7 +144,7 @@ class Session:
             export: writes what diffusers loads into a folder.
 
         Raises:
-            UserError: when the disk takes no more.
+            UserError: when the disk takes no more, or the run was halted.
         """
         hours = self._saving.max_hours
         end = time.monotonic() + 3600 * hours if hours is not None else float("inf")
@@ -153,13 +154,20 @@ class Session:
             while self.progress.step < self.total:
                 yield self.progress.step + 1
                 self.progress.step += 1
-                stop = self.world.agree(self.signals.stop is not None or time.monotonic() >= end)
+                due = self.signals.stop is not None or time.monotonic() >= end or self._halt is not None
+                stop = self.world.agree(due)
                 self._save_if_due(export, stop)
                 if stop:
                     self._share_signal()
                     self._wait_for_writer()
                     self.console.line(f"{self._stop_reason()} after step {self.progress.step} of {self.total}")
+                    if self._halt is not None:
+                        raise UserError(self._halt)
                     return
+
+    def halt(self, why: str) -> None:
+        """End the run after this step, with what is due saved, and with ``why`` as the error; on every rank."""
+        self._halt = why
 
     def _share_signal(self) -> None:
         """Tell every rank the signal that any of them heard, so that all end with its exit code."""
@@ -170,6 +178,8 @@ class Session:
     def _stop_reason(self) -> str:
         if self.signals.stop is not None:
             return f"stopped by {self.signals.stop.name}"
+        if self._halt is not None:
+            return "stopped by the guards"
         return f"stopped by train.max_hours = {self._saving.max_hours}"
 
     def room(self) -> tuple[int, int]:

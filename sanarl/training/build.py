@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 
 from sanarl.config import Config
-from sanarl.config.schema import GRPOConfig, RemoteReward, Validation
+from sanarl.config.schema import GRPOConfig, Guards, RemoteReward, Validation
 from sanarl.data.loading import Loader
 from sanarl.data.module import DatasetModule, Items
 from sanarl.data.module import load as load_module
@@ -23,11 +23,12 @@ from sanarl.rewards.local import Scoring
 from sanarl.rewards.remote import RemoteScoring
 from sanarl.rewards.services import services
 from sanarl.rollout.evaluate import HeldOut
+from sanarl.rollout.guards import Watch
 from sanarl.runtime.optim import Ema
 from sanarl.runtime.session import Session
 from sanarl.runtime.step import StepGuard
 from sanarl.runtime.world import World
-from sanarl.training import settings
+from sanarl.training import settings, watching
 from sanarl.training.cached import cached, without_known_media
 from sanarl.training.card import Card
 from sanarl.training.job import Job
@@ -79,6 +80,7 @@ class Parts:
     policy: Policy
     rewards: dict[Rewards, Scoring | RemoteScoring]
     held_out: HeldOut | None
+    watch: Watch | None
 
     def __enter__(self) -> Self:
         return self
@@ -92,6 +94,9 @@ class Parts:
         samples: dict[Rewards, tuple[str, dict[str, Any], bool]] = {}
         if self.held_out is not None:
             samples[evaluation_rewards(self.config)] = self.held_out.prompts[0], self.held_out.metadata[0], False
+        if self.watch is not None:
+            held_out = self.watch.held_out
+            samples[_guard_rewards(self.config)] = held_out.prompts[0], held_out.metadata[0], False
         if self.config.is_rl:
             first = self.dataset[0]
             samples[_training_rewards(self.config)] = first["prompt"], first["metadata"], True
@@ -143,6 +148,7 @@ class Parts:
             eval_first=config.validation.val_before_train,
             card=Card(config, self.model.flow_shift, type(self.model.pipeline).__name__),
             fps=config.policy.diffusers.fps,
+            watch=self.watch,
         )
 
 
@@ -170,17 +176,19 @@ def parts(
     _agree(dataset, world)
     settings.total_steps(config, len(dataset))
     prompts = validation_items(config, module)
-    evaluated = evaluation_rewards(config)
-    rewards = {which: _scoring(which) for which in {_training_rewards(config), evaluated} if which}
+    fixed = watching.prompts(config, dataset) if _watches(config) else []
+    evaluated, watched = evaluation_rewards(config), _guard_rewards(config)
+    rewards = {which: _scoring(which) for which in {_training_rewards(config), evaluated, watched} if which}
     try:
         model = cached(load(model_settings(config), world.device), config)
         policy = build_policy(config, model)
         held_out = _held_out(config, prompts, model, rewards.get(evaluated))
+        watch = watching.watch(config, fixed, model, rewards.get(watched)) if fixed else None
     except BaseException:
         for scoring in rewards.values():
             scoring.close()
         raise
-    return Parts(config, module, dataset, world, model, policy, rewards, held_out)
+    return Parts(config, module, dataset, world, model, policy, rewards, held_out, watch)
 
 
 def _agree(dataset: Items, world: World) -> None:
@@ -208,7 +216,18 @@ def _training_rewards(config: Config) -> Rewards:
     return grpo.remote_reward if grpo.use_remote_reward else _named(grpo)
 
 
-def _named(table: GRPOConfig | Validation) -> Rewards:
+def _watches(config: Config) -> bool:
+    return config.is_rl and config.guards.enable
+
+
+def _guard_rewards(config: Config) -> Rewards:
+    """What [guards] names; where it names nothing, what the training has."""
+    if not _watches(config):
+        return ()
+    return _named(config.guards) or _training_rewards(config)
+
+
+def _named(table: GRPOConfig | Validation | Guards) -> Rewards:
     """The rewards of this process that a table names."""
     weights, arguments = table.reward_function, table.reward_args
     return tuple((name, weights[name], tuple(sorted(arguments.get(name, {}).items()))) for name in sorted(weights))

@@ -9,6 +9,7 @@ from sanarl.models.policy import Policy
 from sanarl.rewards.mix import RewardError
 from sanarl.rollout import preview
 from sanarl.rollout.evaluate import Evaluated, HeldOut, evaluate
+from sanarl.rollout.guards import Watch, breaches, look
 from sanarl.runtime import optim
 from sanarl.runtime.checkpoint import Stateful
 from sanarl.runtime.optim import Ema, OptimSettings
@@ -34,6 +35,7 @@ class Job:
     eval_first: bool
     card: Card
     fps: float
+    watch: Watch | None = None
     before: Evaluated | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -79,7 +81,29 @@ class Job:
         return self.ema.values if self.ema is not None else list(self.policy.masters)
 
     def evaluate_if_due(self, step: int) -> dict[str, float]:
-        """Held-out metrics after ``step`` (0: before training) when that is due, and a sheet of its samples."""
+        """What is to be seen after ``step`` (0: before training), when that is due: held-out metrics, guards."""
+        return self._held_out_if_due(step) | self._guards_if_due(step)
+
+    def _guards_if_due(self, step: int) -> dict[str, float]:
+        """``guards/<name>`` of the fixed prompts; a line for everything that is out of order."""
+        watch, session = self.watch, self.session
+        if watch is None or not (step % watch.every == 0 or step == session.total):
+            return {}
+        with session.timed("guards"):
+            if watch.start is None:
+                watch.start = look(self.policy, self.policy.reference(), watch.held_out, session.world)
+            found = watch.start
+            if step > 0:
+                found = look(self.policy, self.policy.using(self.shown_values), watch.held_out, session.world)
+        lines = breaches(found, watch.start, watch.limits) if step > 0 else []
+        for line in lines:
+            session.console.line(f"warning: guards after step {step}: {line}")
+        if lines and watch.stop:
+            session.halt("\n  ".join([f"guards.stop: the guards ended the run after step {step}:", *lines]))
+        return found.metrics | {"guards/warnings": float(len(lines))}
+
+    def _held_out_if_due(self, step: int) -> dict[str, float]:
+        """Held-out metrics, and a sheet of their samples."""
         if self.held_out is None:
             return {}
         session = self.session

@@ -29,6 +29,11 @@ def overview(made: Parts, total: int) -> list[str]:
         f"{len(made.dataset)} items, {total} steps, {what}",
     ]
     lines += made.dataset.notes
+    if made.watch is not None:
+        fixed = made.watch.held_out
+        lines.append(
+            f"guards: {len(fixed.prompts)} fixed prompts x {fixed.num_samples} samples every {made.watch.every} steps"
+        )
     if config.gpus != world.size:
         lines.append(
             f"the preset is written for {config.gpus} GPU(s) and runs on {world.size} rank(s): "

@@ -191,7 +191,7 @@ def measured(made: Parts, steps: int) -> tuple[list[dict[str, float]], int]:
             total=min(steps, made.total_steps),
         )
         job = made.job(session)
-        job.held_out = None
+        job.held_out = job.watch = None
         save_bytes = plan.save_bytes(made, job)
         session.begin(job.state(), None, save_bytes)
         _loop(made, job)

@@ -52,6 +52,10 @@ reward_function = { "REWARD" = 1.0 }
 [logging]
 logger = []
 """
+QUIET = """
+[guards]
+enable = false
+"""
 
 ADAPTER = """
 [policy.lora]
@@ -91,7 +95,15 @@ FLOW_GRPO = NFT.replace("diffusion_nft", "flow_grpo")
 
 def preset(task, model, output, frames):
     """TOML of a tiny run: SFT of 6 samples a step, or 3 prompts x 4 samples a step with two optimiser steps."""
-    text = COMMON + {"sft": SFT, "sft-lora": ADAPTER + SFT, "nft": ADAPTER + NFT, "flowgrpo": ADAPTER + FLOW_GRPO}[task]
+    text = (
+        COMMON
+        + {
+            "sft": SFT,
+            "sft-lora": ADAPTER + SFT,
+            "nft": ADAPTER + NFT + QUIET,
+            "flowgrpo": ADAPTER + FLOW_GRPO + QUIET,
+        }[task]
+    )
     is_rl, extra = task in ("nft", "flowgrpo"), "caption_dropout = 0.2"
     if is_rl:
         extra = "timesteps_fraction = 0.7" + ("\nweight_copy_decay_type = 1" if task == "nft" else "")

@@ -25,6 +25,11 @@ CASES = {
             ("num_prompts = 3\nn_generation = 2", "num_prompts = 3\nn_generation = 1"),
         ),
     ),
+    # Nine samples of three fixed prompts: one rank takes five of them.
+    "nft-guards": (
+        "nft",
+        ("[guards]\nenable = false", "[guards]\nfreq = 2\nnum_prompts = 3\nn_generation = 3"),
+    ),
     # One sample a step and one held-out picture: the main rank has neither.
     "sft-one": (
         "sft-lora",

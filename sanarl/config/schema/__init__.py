@@ -1,6 +1,7 @@
 """The keys that are honoured, one module per table. Cosmos-RL's other keys: sanarl.config.cosmos."""
 
 from sanarl.config.schema.base import Dataset, Table
+from sanarl.config.schema.guards import Guards
 from sanarl.config.schema.policy import Diffusers, Lora, Policy, Sample
 from sanarl.config.schema.rewards import RemoteReward, RewardFunction
 from sanarl.config.schema.root import Config
@@ -13,6 +14,7 @@ __all__ = [
     "Dataset",
     "Diffusers",
     "GRPOConfig",
+    "Guards",
     "Lora",
     "Policy",
     "RemoteReward",

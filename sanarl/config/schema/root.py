@@ -11,6 +11,7 @@ from pydantic import Field
 
 from sanarl.config.schema.base import Table
 from sanarl.config.schema.data import Data
+from sanarl.config.schema.guards import Guards
 from sanarl.config.schema.logs import Logging
 from sanarl.config.schema.policy import Policy
 from sanarl.config.schema.rollout import Rollout
@@ -22,6 +23,7 @@ TINY = ("tiny-image", "tiny-video")
 
 MAY_CHANGE = (
     "data.cache",
+    "guards",
     "logging",
     "validation",
     "train.ckpt",
@@ -51,6 +53,7 @@ class Config(Table):
     rollout: Rollout = Rollout()
     validation: Validation = Validation()
     data: Data = Data()
+    guards: Guards = Guards()
     logging: Logging = Logging()
     custom: dict[str, Any] = Field(default={})
     """Free for your own dataset module, which gets the whole configuration."""
