@@ -123,13 +123,17 @@ def _seen(policy: Policy, values: AbstractContextManager[None], held_out: HeldOu
             statistics.append(pictures.statistics(media))
             parts.append(part)
         velocities = [_velocities(policy, part, held_out.key) for part in parts]
-    found = scoring.collect(held_out.deadline_s) if scoring is not None and parts else None
+    scores = dict[str, Tensor]()
+    if scoring is not None and parts:
+        found = scoring.collect(held_out.deadline_s)
+        scores = {name: part for name, part in found.parts.items() if name != "avg"}  # the total under another name
+        scores["reward"] = found.total
     return _Seen(
         parts=parts,
         velocities=velocities,
         thumbnails=torch.cat(thumbnails[1:]) if parts else thumbnails[0],
         statistics=torch.cat(statistics),
-        scores={} if found is None else {"reward": found.total, **found.parts},
+        scores=scores,
     )
 
 
