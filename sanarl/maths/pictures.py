@@ -1,5 +1,7 @@
 """Statistics of pictures that change when a reward is hacked: edges, colours, saturation, sharpness, contrast."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -40,7 +42,8 @@ def statistics(media: Tensor) -> Tensor:
 def _filtered(luma: Tensor, kernel: tuple[tuple[float, ...], ...]) -> Tensor:
     """Where the whole 3 x 3 kernel fits: (B, F, H, W) -> (B, F, H - 2, W - 2)."""
     weight = luma.new_tensor(kernel).view(1, 1, 3, 3)
-    return F.conv2d(luma.flatten(0, 1)[:, None], weight)[:, 0].unflatten(0, luma.shape[:2])
+    found = F.conv2d(luma.flatten(0, 1)[:, None], weight)
+    return found.reshape(*luma.shape[:2], *found.shape[2:])
 
 
 def _edge_density(luma: Tensor) -> Tensor:
@@ -54,7 +57,8 @@ def _entropy(sample: Tensor) -> Tensor:
     level = (sample * LEVELS).long().clamp(max=LEVELS - 1)
     number = (level[:, 0] * LEVELS + level[:, 1]) * LEVELS + level[:, 2]
     share = torch.bincount(number.flatten(), minlength=LEVELS**3).double() / number.numel()
-    return torch.special.entr(share).sum() / torch.log(torch.tensor(2.0, dtype=torch.float64))
+    nats: Tensor = torch.special.entr(share).sum()
+    return nats / math.log(2)
 
 
 def _saturation(media: Tensor) -> Tensor:
