@@ -9,3 +9,8 @@ class UserError(Exception):
     """
 
     exit_code = 2
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, in one line; its class where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -124,3 +124,47 @@ def load_config(tmp_path):
         return load(file, overrides)
 
     return read
+
+
+@pytest.fixture(scope="session")
+def native_state():
+    """A function that gives a transformer's weights in NVlabs/Sana's names; ``linear``: as LinearFFN."""
+    import torch
+
+    def write(transformer, linear):
+        """The weights in NVlabs/Sana's names."""
+        s = transformer.state_dict()
+        out = {
+            "x_embedder.proj.weight": s["patch_embed.proj.weight"],
+            "x_embedder.proj.bias": s["patch_embed.proj.bias"],
+            "attention_y_norm.weight": s["caption_norm.weight"],
+            "final_layer.scale_shift_table": s["scale_shift_table"],
+            "y_embedder.y_embedding": torch.zeros(3, 4),
+            "pos_embed": torch.zeros(1, 4, 8),
+        }
+        for kind in ("weight", "bias"):
+            out[f"y_embedder.y_proj.fc1.{kind}"] = s[f"caption_projection.linear_1.{kind}"]
+            out[f"y_embedder.y_proj.fc2.{kind}"] = s[f"caption_projection.linear_2.{kind}"]
+            out[f"t_embedder.mlp.0.{kind}"] = s[f"time_embed.emb.timestep_embedder.linear_1.{kind}"]
+            out[f"t_embedder.mlp.2.{kind}"] = s[f"time_embed.emb.timestep_embedder.linear_2.{kind}"]
+            out[f"t_block.1.{kind}"] = s[f"time_embed.linear.{kind}"]
+            out[f"final_layer.linear.{kind}"] = s[f"proj_out.{kind}"]
+        for n in range(len(transformer.transformer_blocks)):
+            ours, theirs = f"transformer_blocks.{n}", f"blocks.{n}"
+            out[f"{theirs}.scale_shift_table"] = s[f"{ours}.scale_shift_table"]
+            out[f"{theirs}.attn.qkv.weight"] = torch.cat([s[f"{ours}.attn1.to_{x}.weight"] for x in "qkv"])
+            for kind in ("weight", "bias"):
+                out[f"{theirs}.attn.proj.{kind}"] = s[f"{ours}.attn1.to_out.0.{kind}"]
+                out[f"{theirs}.cross_attn.q_linear.{kind}"] = s[f"{ours}.attn2.to_q.{kind}"]
+                out[f"{theirs}.cross_attn.kv_linear.{kind}"] = torch.cat(
+                    [s[f"{ours}.attn2.to_{x}.{kind}"] for x in "kv"]
+                )
+                out[f"{theirs}.cross_attn.proj.{kind}"] = s[f"{ours}.attn2.to_out.0.{kind}"]
+                out[f"{theirs}.mlp.depth_conv.conv.{kind}"] = s[f"{ours}.ff.conv_depth.{kind}"]
+            name, cut = ("linear", (..., 0, 0)) if linear else ("conv", ...)
+            out[f"{theirs}.mlp.inverted_conv.{name}.weight"] = s[f"{ours}.ff.conv_inverted.weight"][cut]
+            out[f"{theirs}.mlp.inverted_conv.{name}.bias"] = s[f"{ours}.ff.conv_inverted.bias"]
+            out[f"{theirs}.mlp.point_conv.{name}.weight"] = s[f"{ours}.ff.conv_point.weight"][cut]
+        return {key: value.clone() for key, value in out.items()}
+
+    return write

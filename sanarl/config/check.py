@@ -84,9 +84,30 @@ def _model(config: Config, _: Set[str]) -> Iterator[Finding]:
     image_only = "video" not in last and (config.is_tiny or _IMAGE_ID.search(last) is not None)
     if config.family == "sana" and image_only and is_video:
         yield fault(key, f"found true; accepted false: {named} makes images", about)
+    yield from _native(config)
     if config.policy.lora is None and config.is_rl:
         text = f"missing: {config.grpo.trainer_type} trains an adapter; write the table [policy.lora]"
         yield fault("policy.lora", text)
+
+
+def _native(config: Config) -> Iterator[Finding]:
+    """A checkpoint in NVlabs/Sana's names is a transformer alone, for pictures."""
+    policy, about = config.policy, "policy.model_name_or_path"
+    named = shown(policy.model_name_or_path)
+    if config.is_native:
+        if policy.base_pipeline is None:
+            text = f"missing: {named} has no text encoder and no autoencoder; name a diffusers pipeline of its size"
+            yield fault("policy.base_pipeline", text, about)
+        if policy.diffusers.is_video:
+            text = f"found true; accepted false: native checkpoints are those for pictures, and {named} is one"
+            yield fault("policy.diffusers.is_video", text, about)
+        return
+    if policy.model_name_or_path.startswith("hf://"):
+        yield fault(about, f"found {named}; after hf://owner/repo/ accepted a file that ends in .pth")
+    for name in ("base_pipeline", "native_config"):
+        if getattr(policy, name) is not None:
+            text = f"found {shown(getattr(policy, name))}; only with a .pth as {about}, and {named} is a pipeline"
+            yield fault(f"policy.{name}", text, about)
 
 
 def _adapter_sft(config: Config, _: Set[str]) -> Iterator[Finding]:

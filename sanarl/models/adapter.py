@@ -13,6 +13,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from sanarl.errors import UserError
+from sanarl.models.native import convert_adapter
 
 NAME = "default"
 FILES = ("pytorch_lora_weights.safetensors", "adapter_model.safetensors")
@@ -124,6 +125,7 @@ def read_adapter(path: Path, transformer: nn.Module, settings: LoraSettings) -> 
     _check_scale(file, metadata, settings)
     for prefix in PREFIXES:
         saved = {k.removeprefix(prefix): v for k, v in saved.items()}
+    saved = convert_adapter(saved)
     slot = get_peft_model_state_dict(transformer, adapter_name=NAME)
     faults = [f"{k} is missing" for k in sorted(slot.keys() - saved.keys())]
     faults += [f"{k} has no place" for k in sorted(saved.keys() - slot.keys())]

@@ -13,8 +13,8 @@ from diffusers.utils import logging as diffusers_logging
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
-from sanarl.errors import UserError
-from sanarl.models import tiny
+from sanarl.errors import UserError, first_line
+from sanarl.models import native_files, tiny
 from sanarl.models.base import FlowModel
 from sanarl.models.families import FAMILIES, Modality
 
@@ -37,6 +37,10 @@ class ModelSettings:
     motion_score: int | None
     offload: bool
     gradient_checkpointing: bool
+    base_pipeline: str | None = None
+    """Where a native checkpoint gets text encoder and autoencoder from."""
+    native_config: str | None = None
+    """NVlabs/Sana's YAML that the checkpoint must agree with."""
 
     @property
     def dtypes(self) -> dict[str, torch.dtype]:
@@ -52,14 +56,20 @@ def load_model(settings: ModelSettings, device: torch.device) -> FlowModel:
             that it cannot have.
     """
     name = settings.name_or_path
-    if settings.revision is not None and (name in tiny.NAMES or Path(name).is_dir()):
+    if settings.revision is not None and (name in tiny.NAMES or Path(name).exists()):
         raise UserError(
             f"policy.model_revision: found {settings.revision!r}, but {name} is no hub id and has no revisions; "
             "leave the key out"
         )
     diffusers_logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
-    pipeline = tiny.load_pipeline(name, settings.dtypes) if name in tiny.NAMES else _from_pretrained(settings)
+    if name in tiny.NAMES:
+        pipeline = tiny.load_pipeline(name, settings.dtypes)
+    elif native_files.is_native(name):
+        base = _base(settings)
+        pipeline = native_files.pipeline(name, settings.revision, base, settings.native_config, settings.dtypes)
+    else:
+        pipeline = _from_pretrained(settings)
     return wrapped(pipeline, settings, device)
 
 
@@ -95,6 +105,8 @@ def load_transformer(settings: ModelSettings, device: torch.device) -> nn.Module
     name, dtype = settings.name_or_path, settings.transformer_dtype
     if name in tiny.NAMES:
         found = tiny.load_pipeline(name, settings.dtypes).transformer
+    elif native_files.is_native(name):
+        found = native_files.transformer(name, settings.revision, _base(settings), settings.native_config, dtype)
     else:
         module, kind = _index(name, settings.revision)["transformer"]
         loader = getattr(import_module(module), kind)
@@ -111,7 +123,15 @@ def modality_of(name: str, revision: str | None) -> Modality:
     Raises:
         UserError: when there is no such model, or it is of a family that is not there.
     """
-    return FAMILIES[_kind(name, revision)].modality
+    return "image" if native_files.is_native(name) else FAMILIES[_kind(name, revision)].modality
+
+
+def _base(settings: ModelSettings) -> str:
+    if settings.base_pipeline is None:
+        raise UserError(
+            f"policy.base_pipeline: missing: {settings.name_or_path} has no text encoder and no autoencoder"
+        )
+    return settings.base_pipeline
 
 
 def _kind(name: str, revision: str | None) -> str:
@@ -155,13 +175,9 @@ def _index(name: str, revision: str | None) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(
             f"policy.model_name_or_path: {name} is neither a local folder nor a pipeline that the hub gives "
-            f"({_first_line(error)}); embedded models: {', '.join(tiny.NAMES)}"
+            f"({first_line(error)}); embedded models: {', '.join(tiny.NAMES)}"
         ) from error
 
 
 def _unloadable(name: str, error: Exception) -> UserError:
-    return UserError(f"policy.model_name_or_path: {name} could not be loaded: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return UserError(f"policy.model_name_or_path: {name} could not be loaded: {first_line(error)}")

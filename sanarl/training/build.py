@@ -287,6 +287,8 @@ def model_settings(config: Config) -> ModelSettings:
         motion_score=diffusers.motion_score,
         offload=diffusers.offload,
         gradient_checkpointing=policy.model_gradient_checkpointing,
+        base_pipeline=policy.base_pipeline,
+        native_config=policy.native_config,
     )
 
 

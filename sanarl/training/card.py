@@ -27,6 +27,7 @@ class Card:
         """
         config = self.config
         base = config.policy.model_name_or_path
+        hub = _hub_id(config)
         lora = config.policy.lora
         tags = ["sanarl", f"text-to-{config.modality}", *(["lora"] if lora is not None else [])]
         rows = [
@@ -57,7 +58,7 @@ class Card:
         rows.append(("made with", ", ".join([f"sanarl {__version__}", *(f"{p} {version(p)}" for p in PACKAGES)])))
         table = "\n".join(f"| {name} | {value} |" for name, value in rows)
         return (
-            f"---\nlibrary_name: diffusers\nbase_model: {base}\nlicense: {self._licence}\n"
+            f"---\nlibrary_name: diffusers\nbase_model: {hub}\nlicense: {self._licence}\n"
             f"tags: [{', '.join(tags)}]\n---\n"
             f"# {base}, post-trained with sanarl\n\n| | |\n|---|---|\n{table}\n\n"
             f"{self._licence_note}\n\n## Load\n```python\n{self._example()}```\n"
@@ -87,6 +88,13 @@ class Card:
                 "from sanarl.models.tiny import load_pipeline\n\n"
                 f'pipe = load_pipeline("{base}")\npipe.load_lora_weights("PATH")\n'
             )
+        elif config.is_native:
+            half = '{"transformer": torch.bfloat16, "default": torch.bfloat16}'
+            load = (
+                "import torch\nfrom sanarl.models.native_files import pipeline\n\n"
+                f'pipe = pipeline("{base}", None, "{config.policy.base_pipeline}", None, {half})\n'
+                'pipe.load_lora_weights("PATH")\n'
+            )
         else:
             load = (
                 f"import torch\nfrom diffusers import {self.pipeline}\n\n"
@@ -111,3 +119,13 @@ class Card:
         else:
             use = f'{call}.images[0].save("picture.png")\n'
         return f"{load}# Trained and evaluated with {sample.solver} steps at shift {shift:g}.\n{use}"
+
+
+def _hub_id(config: Config) -> str:
+    """What the hub is told of the base: a native checkpoint's repository, or where the rest of its pipeline is from."""
+    name = config.policy.model_name_or_path
+    if not config.is_native:
+        return name
+    if name.startswith("hf://"):
+        return "/".join(name.removeprefix("hf://").split("/")[:2])
+    return config.policy.base_pipeline or name

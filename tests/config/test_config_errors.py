@@ -112,6 +112,12 @@ TEXTS: dict[str, str] = {
     "rule_lora_names_sft": POLICY + LORA + SFT,
     "rule_image_is_video": SANA + SFT + "[policy.diffusers]\nis_video = true\n",
     "rule_video_is_image": VIDEO + SFT,
+    "rule_native": POLICY.replace('"tiny-image"', '"hf://owner/repo/SANA.pth"')
+    + SFT
+    + "[policy.diffusers]\nis_video = true\n",
+    "rule_native_only": POLICY.replace('"tiny-image"', '"hf://owner/repo"')
+    + 'base_pipeline = "a/b"\nnative_config = "x.yaml"\n'
+    + SFT,
     "rule_stochastic": POLICY + LORA + NFT + "[policy.diffusers.sample]\ndeterministic_sampling = false\n",
     "rule_flow_grpo_steps": POLICY
     + LORA.replace('"default", "old"', '"default"')

@@ -180,11 +180,15 @@ class Policy(Table):
 
     model_name_or_path: Text
     """A diffusers pipeline: hub id or local folder; "tiny-image" and "tiny-video" are the small models inside this
-    package."""
+    package. Or a .pth with NVlabs/Sana's own names, stock or LinearFFN: a file, or hf://owner/repo/file.pth."""
     is_diffusers: Literal[True]
     """Must be true: tells diffusion presets from those for language models."""
     model_revision: Text | None = None
     """Branch, tag or commit of a hub id; folders and the models of this package have none."""
+    base_pipeline: Text | None = None
+    """The diffusers pipeline that gives text encoder, autoencoder and scheduler to a .pth, which has none."""
+    native_config: Text | None = None
+    """NVlabs/Sana's YAML of a .pth; what it says must be what the weights are."""
     model_gradient_checkpointing: bool = True
     """Compute activations again in the backward pass instead of keeping them."""
     lora: Lora | None = None

@@ -76,9 +76,14 @@ class Config(Table):
         return self.policy.model_name_or_path in TINY
 
     @property
+    def is_native(self) -> bool:
+        """Whether the model is a checkpoint with NVlabs/Sana's own names."""
+        return self.policy.model_name_or_path.endswith(".pth")
+
+    @property
     def family(self) -> Literal["sana", "sd3", "unknown"]:
         """A guess from the model's name; its last part counts first."""
-        if self.is_tiny:
+        if self.is_tiny or self.is_native:
             return "sana"
         name = self.policy.model_name_or_path.lower()
         for part in (PurePath(name).name, name):
