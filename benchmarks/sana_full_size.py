@@ -1,11 +1,11 @@
-"""The three sana-image presets at full size on one GPU: SANA-1.5 1.6B, 1024 x 1024, bf16, random weights.
+"""The sana-image presets at full size on one GPU: SANA-1.5 1.6B, 1024 x 1024, bf16, random weights.
 
     python benchmarks/sana_full_size.py --work DIR [--steps 3] [--only NAME ...] [--write]
 
 Speed and memory do not depend on the weights' values, so the model is made here: the shapes of
 Efficient-Large-Model/SANA1.5_1.6B_1024px_diffusers (transformer, DC-AE f32c32, Gemma 2 2B) with random weights, and the
-embedded model's tokenizer. The NFT run's reward is a stand-in (contrast of the picture); it only has to differ within a
-group. Batches are smaller than the presets' (printed), everything else is the presets'.
+embedded model's tokenizer. The reward of sana-image-nft and sana-image-flowgrpo is a stand-in (contrast of the picture);
+it only has to differ within a group. Batches are smaller than the presets' (printed), everything else is the presets'.
 """
 
 import argparse
@@ -26,6 +26,7 @@ def contrast(media, prompts, metadata):
     """A stand-in for a reward model: the deviation of a picture's pixels, (B,)."""
     return media.flatten(1).float().std(dim=1)
 '''
+TASKS = ("sft-lora", "sft", "nft", "flowgrpo")
 PROMPTS = [f"picture number {i} of a quiet harbour at dusk" for i in range(64)]
 
 
@@ -117,7 +118,9 @@ def overrides(name: str, work: Path, steps: int) -> list[str]:
             "rollout.n_generation_mini_batch": 24,
         }
     sets = [f"{key}={json.dumps(value)}" for key, value in common.items()]
-    if name == "sana-image-nft":
+    if name == "sana-image-flowgrpo":
+        sets.append("train.train_policy.batch_size_per_optimize=24")  # two optimiser steps a rollout, as in the preset
+    if name in ("sana-image-nft", "sana-image-flowgrpo"):
         sets.append(f'train.train_policy.reward_function={{ "{work / "stand_in.py"}:contrast" = 1.0 }}')
     return sets
 
@@ -142,6 +145,7 @@ def one(name: str, work: Path, steps: int, timeout: float) -> dict:
             "skipped_steps": lines[-1]["skipped_steps"],
             "peak_gib": max(x.get("memory/peak_gib", 0.0) for x in lines),
             **times,
+            **{key: [x[key] for x in lines] for key in ("ratio_error", "recomputed_log_probs") if key in lines[0]},
         }
     return result
 
@@ -150,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--only", nargs="+", default=["sana-image-sft-lora", "sana-image-sft", "sana-image-nft"])
+    parser.add_argument("--only", nargs="+", default=[f"sana-image-{task}" for task in TASKS])
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds a preset may take")
     parser.add_argument("--write", type=Path, nargs="?", const=RESULTS)
     asked = parser.parse_args()

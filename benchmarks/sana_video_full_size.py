@@ -3,14 +3,14 @@
     python benchmarks/sana_video_full_size.py [--only NAME ...] [--limit SECONDS] [--write [FOLDER]]
 
 sft-lora: LoRA fine-tuning of one clip of 41 frames; sft: full fine-tuning of one; sft-lora-81: LoRA fine-tuning of one
-clip of 81 frames; nft: DiffusionNFT on --samples clips of 41 frames of one prompt, with the preset's 10 solver steps,
-of which 9 are trained.
+clip of 81 frames; nft: DiffusionNFT on --samples clips of 41 frames of one prompt, with the preset's 10 solver steps
+of which 9 are trained; flowgrpo: Flow-GRPO on as many, with the preset's 20 steps and guidance, of which 2 are trained.
 
 Speed and memory do not depend on the weights' values, so the model is made on the card, in this process, once for all
 steps: transformer and autoencoder of the shapes of Efficient-Large-Model/SANA-Video_2B_480p_diffusers (the defaults of
 diffusers' classes), and the embedded models' tokenizer. The text encoder is a stand-in: Gemma 2's width, --text-layers
 layers instead of 26 and a small vocabulary. A prompt is encoded once, so it adds little time either way; the 26 layers
-would add 5 GB. Clips are noise, and the NFT step's reward is the contrast of a clip's first frame. Batches are smaller
+would add 5 GB. Clips are noise, and the reward of nft and flowgrpo is the contrast of a clip's first frame. Batches are smaller
 than the presets' (printed), everything else is the presets'; --set changes keys of all of them.
 
 A preset that takes longer than --limit is broken off, and what was seen of it is kept. The JSON is written again after
@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-FRAMES = {"sft-lora": 41, "sft": 41, "sft-lora-81": 81, "nft": 41}
-TINY_FRAMES = {"sft-lora": 5, "sft": 5, "sft-lora-81": 9, "nft": 5}
+FRAMES = {"sft-lora": 41, "sft": 41, "sft-lora-81": 81, "nft": 41, "flowgrpo": 41}
+TINY_FRAMES = {"sft-lora": 5, "sft": 5, "sft-lora-81": 9, "nft": 5, "flowgrpo": 5}
 PACKAGES = ("torch", "diffusers", "transformers", "peft")
 
 
@@ -55,8 +55,8 @@ class Clips:
 
 
 def get_dataset(config):
-    """Clips for SFT; the same prompts for NFT."""
-    if config.task != "nft":
+    """Clips for SFT; the same prompts for reinforcement learning."""
+    if not config.is_rl:
         return Clips(config)
     return [{"prompt": f"clip number {i} of a quiet harbour at dusk"} for i in range(64)]
 
@@ -191,10 +191,10 @@ class Bench:
             self.pipeline.register_modules(transformer=transformer_2b())
 
     def overrides(self, name: str) -> list[str]:
-        tiny, nft = self.asked.tiny, name == "nft"
+        tiny, rl = self.asked.tiny, name in ("nft", "flowgrpo")
         frames = (TINY_FRAMES if tiny else FRAMES)[name]
         common = {
-            "train.max_num_steps": 1 if nft else self.asked.steps,
+            "train.max_num_steps": 1 if rl else self.asked.steps,
             "train.epoch": 1000,
             "train.optm_warmup_steps": 0,
             "validation.enable": False,
@@ -205,7 +205,7 @@ class Bench:
         }
         if tiny:
             common |= {"policy.diffusers.inference_size": [32, 32], "policy.diffusers.max_prompt_length": 16}
-        if nft:
+        if rl:
             common |= {
                 "train.train_policy.use_remote_reward": False,
                 "train.train_batch_per_replica": self.asked.samples,
@@ -215,8 +215,10 @@ class Bench:
             }
         else:
             common |= {"policy.diffusers.train_frames": frames}
+        if name == "flowgrpo":  # two optimiser steps a rollout, as in the preset
+            common["train.train_policy.batch_size_per_optimize"] = self.asked.samples // 2
         sets = [f"{key}={json.dumps(value)}" for key, value in common.items()]
-        if nft:
+        if rl:
             sets.append(f'train.train_policy.reward_function={{ "{Path(__file__).resolve()}:contrast" = 1.0 }}')
         return [*sets, *self.asked.set]
 
@@ -261,6 +263,7 @@ class Bench:
             "grad_norm": last["grad_norm"],
             "finite": all(math.isfinite(x["loss"]) and math.isfinite(x["grad_norm"]) for x in lines),
             "skipped_steps": last["skipped_steps"],
+            **{key: last[key] for key in ("ratio_error", "recomputed_log_probs") if key in last},
             "first_step": {key: round(value, 3) for key, value in lines[0].items() if key.startswith("time/")},
             "last_step": {key: round(value, 3) for key, value in last.items() if key.startswith("time/")},
         } | (
@@ -307,8 +310,8 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(FRAMES), default=list(FRAMES))
     parser.add_argument("--steps", type=int, default=2, help="of fine-tuning; the first warms up")
-    parser.add_argument("--samples", type=int, default=2, help="clips of the NFT step's prompt")
-    parser.add_argument("--mini-batch", type=int, default=2, help="clips at once in the NFT step")
+    parser.add_argument("--samples", type=int, default=2, help="clips of the prompt of nft and flowgrpo; even")
+    parser.add_argument("--mini-batch", type=int, default=2, help="clips at once in nft and flowgrpo")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that a preset may take")
     parser.add_argument("--text-layers", type=int, default=2)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")

@@ -31,13 +31,14 @@ def test_every_step_of_the_full_size_benchmark_of_video(full_size, tmp_path):
         ("sft", 5),
         ("sft-lora-81", 9),
         ("nft", 5),
+        ("flowgrpo", 5),
     ]
     for run in runs:
         assert run["finite"]
         assert run["skipped_steps"] == 0
         assert run["grad_norm"] > 0
         assert {"encode_prompts", "velocity_with_grad"} <= run["seconds_of_calls"].keys()
-        assert ("decode" if run["name"] == "nft" else "encode_media") in run["seconds_of_calls"]
+        assert ("decode" if run["name"] in ("nft", "flowgrpo") else "encode_media") in run["seconds_of_calls"]
 
 
 def test_a_step_that_takes_too_long_is_broken_off_and_the_rest_goes_on(full_size, tmp_path, capsys):
