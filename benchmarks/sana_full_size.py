@@ -4,8 +4,8 @@
 
 Speed and memory do not depend on the weights' values, so the model is made here: the shapes of
 Efficient-Large-Model/SANA1.5_1.6B_1024px_diffusers (transformer, DC-AE f32c32, Gemma 2 2B) with random weights, and the
-embedded model's tokenizer. The reward of sana-image-nft and sana-image-flowgrpo is a stand-in (contrast of the picture);
-it only has to differ within a group. Batches are smaller than the presets' (printed), everything else is the presets'.
+embedded model's tokenizer. The reward of nft and flowgrpo is a stand-in (contrast of the picture); it has to differ
+within a group. Batches are smaller than the presets' (printed), everything else is the presets'.
 """
 
 import argparse

@@ -10,8 +10,8 @@ Speed and memory do not depend on the weights' values, so the model is made on t
 steps: transformer and autoencoder of the shapes of Efficient-Large-Model/SANA-Video_2B_480p_diffusers (the defaults of
 diffusers' classes), and the embedded models' tokenizer. The text encoder is a stand-in: Gemma 2's width, --text-layers
 layers instead of 26 and a small vocabulary. A prompt is encoded once, so it adds little time either way; the 26 layers
-would add 5 GB. Clips are noise, and the reward of nft and flowgrpo is the contrast of a clip's first frame. Batches are smaller
-than the presets' (printed), everything else is the presets'; --set changes keys of all of them.
+would add 5 GB. Clips are noise, and the reward of nft and flowgrpo is the contrast of a clip's first frame. Batches are
+smaller than the presets' (printed), everything else is the presets'; --set changes keys of all of them.
 
 A preset that takes longer than --limit is broken off, and what was seen of it is kept. The JSON is written again after
 every preset. --tiny takes a model of a few thousand parameters and small clips, to try all of this on a CPU.

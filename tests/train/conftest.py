@@ -90,7 +90,8 @@ CLIPS = """is_video = true
 fps = 8
 inference_frames = FRAMES
 """
-FLOW_GRPO = NFT.replace("diffusion_nft", "flow_grpo")
+FLOW_GRPO = NFT.replace("diffusion_nft", "flow_grpo") + "epsilon_low = 0.01\nepsilon_high = 0.01\n"
+"""With a clip range that no ratio reaches, so that none crosses it by rounding."""
 
 
 def preset(task, model, output, frames):

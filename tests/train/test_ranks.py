@@ -30,6 +30,17 @@ CASES = {
         "nft",
         ("[guards]\nenable = false", "[guards]\nfreq = 2\nnum_prompts = 3\nn_generation = 3"),
     ),
+    "flowgrpo": ("flowgrpo", ()),
+    # The same, with a window drawn for every group, shared starting noise, guidance, old means and two passes.
+    "flowgrpo-few": (
+        "flowgrpo",
+        (
+            ("train_batch_per_replica = 12", "train_batch_per_replica = 2"),
+            ("n_generation = 4", "n_generation = 2"),
+            ("batch_size_per_optimize = 6", "batch_size_per_optimize = 1\nmu_iterations = 2\nratio_norm = true"),
+            ("guidance_scale = 1.0", "guidance_scale = 2.0\nsde_window_size = 1\nsame_latent = true"),
+        ),
+    ),
     # One sample a step and one held-out picture: the main rank has neither.
     "sft-one": (
         "sft-lora",
