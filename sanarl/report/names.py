@@ -15,6 +15,7 @@ METRICS: dict[str, str] = {
     "reward/max": "mean over groups of a group's highest reward",
     "reward/min": "mean over groups of a group's lowest reward",
     "reward/range": "mean over groups of highest minus lowest",
+    "reward/avg": "weighted sum of the scorers' means: the reward itself",
     "reward/*": "mean of one scorer, unweighted, or of one of its further scores",
     "reward_std_mean": "mean over groups of the rewards' deviation",
     "zero_std_ratio": "share of groups whose rewards are all equal: they teach nothing",
@@ -27,11 +28,17 @@ METRICS: dict[str, str] = {
     "x0_norm": "mean square of the clean latents",
     "kl_div_loss": "squared distance of the learner's velocity from the reference's",
     "old_kl_div": "squared distance of the old policy's velocity from the reference's",
+    "clip_fraction": "Flow-GRPO: share of ratios outside the clip range",
+    "ratio": "Flow-GRPO: mean ratio of the learner's transition density to the rollout's",
+    "ratio_deviation": "Flow-GRPO: mean distance of ratios from 1",
+    "ratio_error": "Flow-GRPO: largest distance of a ratio from 1 before any update: rollout against learner",
+    "recomputed_log_probs": "Flow-GRPO: 1 where log-probabilities were computed again for that reason",
     "media/contrast": "mean deviation of colours in a rollout's pictures; near 0 for blank ones",
     "media/diversity": "mean deviation of colours between samples of a prompt; near 0 when all look the same",
     "eval/reward": "held-out reward: the same prompts from the same noise every time",
     "eval/contrast": "as media/contrast, on the held-out samples",
     "eval/diversity": "as media/diversity, on the held-out samples",
+    "eval/avg": "as reward/avg, on the held-out samples",
     "eval/*": "held-out mean of one scorer, or of one of its further scores",
     "guards/*": "guards against reward hacking",
     "time/step": "seconds of the whole step",
@@ -87,6 +94,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Chart, ...]], ...] = (
             Chart("policy", "Parts of the loss", ("policy_loss", "positive_loss", "negative_loss"), can_log=True),
             Chart("kl", "Distance from the reference", ("kl_div_loss", "old_kl_div"), can_log=True),
             Chart("old", "Learner's distance from the old policy", ("old_deviate",), can_log=True),
+            Chart("ratio", "Ratios", ("clip_fraction", "ratio_deviation", "ratio_error"), can_log=True),
             Chart("lr", "Learning rate", ("lr",), can_log=True),
             Chart("skipped", "Optimiser steps left out", ("skipped_steps",)),
         ),
@@ -116,8 +124,8 @@ SECTIONS: tuple[tuple[str, str, tuple[Chart, ...]], ...] = (
 )
 """Key, title and charts of every section; a section ``more`` gives each of its metrics a chart of its own."""
 
-CONSTANT = ("reward/max", "reward/min", "reward/range")
-"""Shown as bands, not as curves."""
+LEFT_OUT = ("reward/max", "reward/min", "reward/range", "reward/avg", "eval/avg")
+"""The first three are shown as bands, and an average of the scorers is the reward itself."""
 
 
 def described(name: str) -> str:
@@ -129,7 +137,7 @@ def described(name: str) -> str:
 
 def sections(found: Iterable[str]) -> list[tuple[str, str, list[tuple[Chart, list[str]]]]]:
     """The sections that have something to show, every chart with its metrics among ``found``."""
-    free = {name for name in found if name not in CONSTANT}
+    free = {name for name in found if name not in LEFT_OUT}
     named = {name for _, _, charts in SECTIONS for chart in charts for name in chart.metrics if "*" not in name}
     result = []
     for key, title, charts in SECTIONS:

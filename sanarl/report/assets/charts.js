@@ -102,7 +102,7 @@ class Chart {
           el('svg:line', { x1: 0, x2: 24, y1: 4, y2: 4, style: `stroke:${several ? 'var(--soft)' : colour(m)}`, 'stroke-dasharray': dash(several ? m : 0) })),
         metric)));
     }
-    const there = bands.filter((band) => data.runs.some((run) => run.band[band]));
+    const there = bands.filter((band) => data.runs.some((run) => run.band[band]) && !(several && band === 'samples'));
     there.forEach((band) => rows.push(el('li', {}, el('span', { class: `band ${band}`, style: `background:${colour(0)}`, 'aria-hidden': 'true' }), data.bands[band])));
     return el('ul', { class: 'legend' }, ...rows);
   }
@@ -250,24 +250,37 @@ class Chart {
     this.overlay.replaceChildren();
     const step = state.cursor;
     const several = data.runs.length > 1;
-    const words = [];
-    let at = null;
+    const found = [];
     for (const curve of this.drawn) {
       const i = step === null ? curve.x.length - 1 : nearest(curve.x, step);
       if (step !== null && (step < curve.x[0] || step > curve.x[curve.x.length - 1])) continue;
-      at = step === null ? Math.max(at ?? 0, curve.x[i]) : at ?? curve.x[i];
-      const name = this.spec.metrics.length > 1 ? (several ? `${curve.run.name} ${curve.metric}` : curve.metric) : several ? curve.run.name : '';
-      words.push([name, shown(curve.y[i]), curve.colour]);
+      found.push({ curve, step: curve.x[i], value: shown(curve.y[i]) });
       const height = this.scale(curve.y[i]);
       if (step !== null && height !== null) {
         const x = this.px(this.place(curve.run, curve.x[i]));
         this.overlay.append(el('svg:line', { x1: x, x2: x, y1: EDGE.top, y2: HEIGHT - EDGE.bottom }), el('svg:circle', { cx: x, cy: this.py(height), r: 4, style: `fill:${curve.colour}` }));
       }
     }
-    this.readout.replaceChildren(el('span', { class: 'step' }, at === null ? 'no value here' : `step ${at}`),
-      ...words.map(([name, value, ink]) => el('span', {}, several || this.spec.metrics.length > 1 ? el('i', { class: 'dot', style: `background:${ink}` }) : null, name ? el('span', { class: 'name', title: name }, name) : '', name ? ' ' : '', el('b', {}, value))));
+    this.say(found, several);
+  }
+
+  /** The values above the plot: by metric, by run, or a line of metrics for every run. */
+  say(found, several) {
+    const at = found.length ? Math.max(...found.map((one) => one.step)) : null;
+    const many = this.spec.metrics.length > 1;
+    const own = (one) => (one.step === at ? null : el('small', {}, ` at ${one.step}`));
+    const entry = (one, name, ink) => el('span', {}, ink ? el('i', { class: 'dot', style: `background:${ink}` }) : null, name ? el('span', { class: 'name', title: name }, name) : '', name ? ' ' : '', el('b', {}, one.value), own(one));
+    let parts;
+    if (several && many) {
+      const short = (metric) => metric.slice(metric.lastIndexOf('/') + 1);
+      parts = data.runs.filter((run) => found.some((one) => one.curve.run === run)).map((run) => {
+        const mine = found.filter((one) => one.curve.run === run);
+        return el('span', { class: 'of-run' }, el('i', { class: 'dot', style: `background:${mine[0].curve.colour}` }), el('span', { class: 'name', title: run.name }, run.name), ...mine.map((one) => entry(one, short(one.curve.metric))));
+      });
+    } else parts = found.map((one) => entry(one, many ? one.curve.metric : several ? one.curve.run.name : '', many || several ? one.curve.colour : null));
+    this.readout.replaceChildren(el('span', { class: 'step' }, at === null ? 'no value here' : `step ${at}`), ...parts);
     this.svg.setAttribute('aria-valuenow', at ?? 0);
-    this.svg.setAttribute('aria-valuetext', `step ${at}: ${words.map(([name, value]) => `${name} ${value}`.trim()).join(', ')}`);
+    this.svg.setAttribute('aria-valuetext', `step ${at}: ${found.map((one) => `${several ? `${one.curve.run.name} ` : ''}${many ? `${one.curve.metric} ` : ''}${one.value}`).join(', ')}`);
   }
 }
 
