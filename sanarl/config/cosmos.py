@@ -90,7 +90,6 @@ _ROOT: dict[str, Fate] = {
     "profiler.enable_nsys": _off(_PROFILE),
     "profiler.sub_profiler_config.do_profile": _off(_PROFILE),
     "profiler.sub_profiler_config.*": ANY,
-    "logging.report_mfu": _off(_PROFILE),
 }
 
 _POLICY: dict[str, Fate] = {

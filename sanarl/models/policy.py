@@ -6,7 +6,7 @@ share base weights and kernels, and nothing about the modules ever changes. The 
 that the optimiser steps.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -38,6 +38,8 @@ class Policy:
             {name: [v.clone() for v in start] for name in ("old", "reference")} if kept_sets else {}
         )
         self.old_is_learner = kept_sets
+        self.on_pass: Callable[[torch.Size, int], None] | None = None
+        """Hears of every pass: shape of the latents (B, C, ..., H, W), tokens of text."""
         self.publish()
 
     # ---- for the optimiser step
@@ -97,6 +99,8 @@ class Policy:
 
     def velocity(self, x_t: Tensor, sigma: Tensor, cond: Cond) -> Tensor:
         """The model's velocity under the values that are in use."""
+        if self.on_pass is not None:
+            self.on_pass(x_t.shape, cond.embeds.shape[1])
         return self.model.velocity(x_t, sigma, cond)
 
     def guided_velocity(

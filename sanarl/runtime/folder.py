@@ -155,6 +155,11 @@ class Found:
     changes: list[str]
     """What differs in its configuration, of what may."""
 
+    @property
+    def step(self) -> int:
+        """The step that the checkpoint was saved after."""
+        return int(self.checkpoint.name.rpartition("_")[2])
+
 
 def new(output_dir: str) -> RunFolder:
     """Make a folder of its own, named by the time.

@@ -19,9 +19,10 @@ from sanarl.runtime import checkpoint
 from sanarl.runtime.checkpoint import Stateful
 from sanarl.runtime.console import Console
 from sanarl.runtime.folder import RunFolder
+from sanarl.runtime.meter import Meter
 from sanarl.runtime.records import Of, RewardLog
 from sanarl.runtime.signals import Signals
-from sanarl.runtime.track import Tracker
+from sanarl.runtime.track import Tracker, listed
 from sanarl.runtime.world import World
 
 
@@ -104,6 +105,8 @@ class Session:
         self._identity, self._saving, self._trackers, self._log_interval = identity, saving, trackers, log_interval
         self._reward_log = RewardLog(folder.rewards)
         self._times: dict[str, float] = {}
+        self.meter: Meter | None = None
+        """Counts the arithmetic of a step, where that is asked for."""
         self._state: dict[str, Stateful] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
@@ -279,9 +282,10 @@ class Session:
         """Write a step's numbers to metrics.jsonl and the trackers, and to the person every ``log_interval`` steps."""
         times = {f"time/{name}": seconds for name, seconds in self._times.items()}
         self._times = {}
+        perf = self.meter.take(times.get("time/step"), self.world) if self.meter is not None else {}
         if not self.world.main:
             return
-        metrics = {**metrics, **times, **self.world.memory()}
+        metrics = {**metrics, **times, **perf, **self.world.memory()}
         with open(self.folder.metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
         for tracker in self._trackers:
@@ -304,6 +308,11 @@ class Session:
         """Hand video files to the trackers; there may be none."""
         for tracker in self._trackers if paths else ():
             tracker.clips(step, name, paths)
+
+    def samples(self, step: int, folder: Path) -> None:
+        """Hand the samples of an evaluation, which ``folder`` lists, to the trackers."""
+        for tracker in self._trackers:
+            tracker.samples(step, listed(folder))
 
     def close(self) -> None:
         """Finish the checkpoint that is being written; end trackers and the bar."""

@@ -28,7 +28,7 @@ from sanarl.runtime.optim import Ema
 from sanarl.runtime.session import Session
 from sanarl.runtime.step import StepGuard
 from sanarl.runtime.world import World
-from sanarl.training import settings, watching
+from sanarl.training import metering, settings, trackers, watching
 from sanarl.training.cached import cached, without_known_media
 from sanarl.training.card import Card
 from sanarl.training.job import Job
@@ -134,6 +134,8 @@ class Parts:
         for scoring in self.rewards.values():
             if isinstance(scoring, RemoteScoring):
                 scoring.say = session.console.line
+        if config.logging.report_mfu:
+            metering.measure(self.policy, session, config)
         updates = session.total * (config.updates_per_rollout if config.is_rl else 1)
         return Job(
             policy=self.policy,
@@ -170,6 +172,7 @@ def parts(
         UserError: for whatever the user can mend.
     """
     refuse_unsupported(config)
+    trackers.check(config)
     find_services(config)
     module = load_module(dataset_module or default_module(config))
     dataset = module.train(config)

@@ -151,9 +151,11 @@ class Job:
         rows = [(c, [(m, s)]) for c, m, s in zip(found.prompts, found.shown, scores, strict=True)]
         path = folder / f"step_{step:06d}.png"
         preview.sheet(rows, path)
-        clips = preview.singles(found.prompts, found.shown, scores, folder / f"step_{step:06d}", self.fps)
+        single = folder / f"step_{step:06d}"
+        clips = preview.singles(found.prompts, found.shown, scores, single, self.fps)
         self.session.picture(step, "samples", path)
         self.session.clips(step, "sample_clips", clips)
+        self.session.samples(step, single)
         if step == 0:
             self.before = found
         elif last and self.before is not None:

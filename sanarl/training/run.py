@@ -23,6 +23,7 @@ from sanarl.training import plan, rl, settings
 from sanarl.training import sft as sft_loop
 from sanarl.training.build import Parts, parts
 from sanarl.training.job import Job
+from sanarl.training.trackers import trackers as start_trackers
 
 NOT_SAVING = Saving(enabled=False, every=1, max_keep=1, export=False, at_exit=False, beside=False, max_hours=None)
 MEASURED_STEPS = 2
@@ -150,8 +151,7 @@ def _open(
             console.line(
                 f"nothing to resume below {train.output_dir} ({known} run(s) of other settings there); starting anew"
             )
-        if "wandb" in log.logger:
-            trackers.append(_wandb(config, folder, console))
+        trackers = start_trackers(config, folder, console, found.step if found is not None else 0)
     return Session(
         folder=folder,
         world=world,
@@ -163,18 +163,6 @@ def _open(
         total=made.total_steps,
         signals=signals,
     )
-
-
-def _wandb(config: Config, folder: RunFolder, console: Console) -> Tracker:
-    from sanarl.runtime.track.weights_and_biases import WandbTracker
-
-    log = config.logging
-    tracker = WandbTracker(
-        folder.path, log.project_name, log.group_name, log.experiment_name, config.model_dump(mode="json")
-    )
-    if tracker.offline:
-        console.line(f"wandb is offline (no login); upload later with: wandb sync {folder.path}/wandb/offline-run-*")
-    return tracker
 
 
 def measured(made: Parts, steps: int) -> tuple[list[dict[str, float]], int]:

@@ -6,6 +6,8 @@ from typing import Any
 
 import wandb
 
+from sanarl.runtime.track import Sample
+
 
 class WandbTracker:
     """One wandb run, continued under the same id when the folder's run is resumed; offline without a login."""
@@ -29,6 +31,9 @@ class WandbTracker:
             wandb.teardown()
             self._run = self._start(folder, project, group, name, config, mode, known)
         self.offline = mode == "offline"
+        # Steps of our own: wandb's counter only rises, and a run that goes on from a checkpoint makes some steps again.
+        self._run.define_metric("step", hidden=True)
+        self._run.define_metric("*", step_metric="step")
         id_file.write_text(self._run.id + "\n", encoding="utf-8")
 
     def _start(
@@ -55,16 +60,27 @@ class WandbTracker:
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Take the numbers of ``step``."""
-        self._run.log(metrics, step=step)
+        self._run.log({"step": step, **metrics})
 
     def picture(self, step: int, name: str, path: Path) -> None:
         """Take a picture file."""
-        self._run.log({name: wandb.Image(str(path))}, step=step)
+        self._run.log({"step": step, name: wandb.Image(str(path))})
 
     def clips(self, step: int, name: str, paths: list[Path]) -> None:
         """Take mp4 files; every one keeps its own frames a second."""
-        self._run.log({name: [wandb.Video(str(path), caption=path.stem, format="mp4") for path in paths]}, step=step)
+        clips = [wandb.Video(str(path), caption=path.stem, format="mp4") for path in paths]
+        self._run.log({"step": step, name: clips})
+
+    def samples(self, step: int, samples: list[Sample]) -> None:
+        """Take the samples of an evaluation as a table: step, prompt, sample, reward."""
+        rows = [[step, one.prompt, _medium(one.file), one.reward] for one in samples]
+        table = wandb.Table(columns=["step", "prompt", "sample", "reward"], data=rows)
+        self._run.log({"step": step, "sample_rewards": table})
 
     def close(self) -> None:
         """The run is over."""
         self._run.finish()
+
+
+def _medium(file: Path) -> Any:
+    return wandb.Video(str(file), format="mp4") if file.suffix == ".mp4" else wandb.Image(str(file))

@@ -137,6 +137,41 @@ def test_wandb(lab, monkeypatch):
     assert not (lab.quick("sft-lora").folder / "wandb").exists()
 
 
+@honours("logging.logger")
+def test_tensorboard(lab, monkeypatch):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = lab.fresh("sft-lora", "train.max_num_steps=2", "validation.enable=true", 'logging.logger=["tensorboard"]')
+    found = EventAccumulator(str(run.folder / "tensorboard"))
+    found.Reload()
+    # Reference: metrics.jsonl; every name and value, as float32.
+    for name in {name for line in run.metrics for name in line} - {"step"}:
+        expected = [(line["step"], line[name]) for line in run.metrics if name in line]
+        got = [(event.step, event.value) for event in found.Scalars(name)]
+        assert [step for step, _ in got] == [step for step, _ in expected]
+        assert [value for _, value in got] == pytest.approx([value for _, value in expected], rel=1e-6)
+    assert [event.step for event in found.Images("samples")] == [0, 2]
+    assert not (lab.quick("sft-lora").folder / "tensorboard").exists()
+    monkeypatch.setattr("sanarl.training.trackers.find_spec", lambda _: None)
+    with (
+        pytest.raises(UserError, match=r"pip install 'sanarl\[tensorboard\]'"),
+        lab.parts("sft", 'logging.logger=["tensorboard"]'),
+    ):
+        pass
+
+
+@honours("logging.report_mfu")
+def test_share_of_the_peak(lab):
+    # Reference: the peak that the log names; without the key there are no such metrics.
+    run = lab.fresh("nft", *lab.plain, "logging.report_mfu=true")
+    (said,) = [line for line in (run.folder / "log.txt").read_text().splitlines() if "perf/mfu" in line]
+    tflops = float(said.partition("the share of ")[2].partition(" TFLOP/s")[0])
+    (line,) = run.metrics
+    assert line["perf/tflops"] > 0
+    assert line["perf/mfu"] == pytest.approx(line["perf/tflops"] / tflops, rel=1e-3)
+    assert not any(name.startswith("perf/") for name in lab.quick("nft", *lab.plain).metrics[0])
+
+
 @honours("custom")
 def test_ones_own_table_reaches_ones_own_data_set(lab):
     for count in (12, 20):
