@@ -3,18 +3,23 @@
 import importlib.util
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.fixture(scope="module")
-def full_size():
-    spec = importlib.util.spec_from_file_location("sana_video_full_size", BENCHMARKS / "sana_video_full_size.py")
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def full_size():
+    return loaded("sana_video_full_size")
 
 
 def written(folder):
@@ -45,3 +50,26 @@ def test_a_step_that_takes_too_long_is_broken_off_and_the_rest_goes_on(full_size
     assert full_size.main(["--tiny", "--limit", "0.05", "--only", "sft", "nft", "--write", str(tmp_path)])
     assert [run["failed"] for run in written(tmp_path)] == ["TooLong: broken off after 0.05 s"] * 2
     assert "TooLong" in capsys.readouterr().err
+
+
+def test_the_comparison_of_algorithms_is_drawn_from_its_runs(tmp_path):
+    # Reference: by hand. Two steps of 8 samples with an evaluation at their ends; a step takes 2 CPU seconds.
+    algorithms, folder = loaded("algorithms"), tmp_path / "run"
+    folder.mkdir()
+    step = {"loss": 0.1, "time/step": 3.0, "group_size": 4.0, "trained_prompt_num": 2.0}
+    seen = [{"eval/reward": r, "eval/shapes/strict": 0.1, "eval/diversity": 0.2} for r in (0.4, 0.5)]
+    lines = [{"step": 0, **seen[0]}, {"step": 1, **step}, {"step": 2, **step, **seen[1]}]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    (tmp_path / "cpu.json").write_text("[10.0, 12.0, 20.0]", encoding="utf-8")
+    runs = [algorithms.outcome(name, 0, tmp_path) for name in ("nft", "flowgrpo")]
+    assert [runs[0][key] for key in ("steps", "samples", "cpu_seconds", "reward", "rise")] == [
+        [0, 2],
+        [0, 16],
+        [0.0, 4.0],
+        [0.4, 0.5],
+        0.1,
+    ]
+    assert runs[0]["cpu_seconds_of_the_run"] == 20.0
+    lines = ElementTree.fromstring(algorithms.picture(runs)).findall(".//{*}polyline")
+    assert len(lines) == 2 * 2 * 2  # panels, algorithms, one seed and the mean
+    assert {line.get("stroke") for line in lines} == set(algorithms.COLOURS.values())

@@ -18,7 +18,7 @@ def test_records_are_confirmed_by_the_first_update(train):
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_records_that_are_off_are_computed_again(train, same, monkeypatch, passes):
+def test_records_that_are_off_are_computed_again(train, monkeypatch, passes):
     # Reference: the run with right records: learner values up to rounding. Each is spoilt by 0.01 nats, more than a
     # tenth of the clip range; the first update replaces them, the second (and third, fourth) recompute them.
     again = f"train.train_policy.mu_iterations={passes}"
@@ -37,7 +37,7 @@ def test_records_that_are_off_are_computed_again(train, same, monkeypatch, passe
 
 
 def test_a_plan_says_what_the_path_takes(toml, tmp_path, capsys):
-    # Reference: by hand: 2 x 12 samples x 4 bytes x (3 latents and 2 means of 64 values, 3 levels, 2 log-probabilities):
+    # Reference: by hand: 2 x 12 samples x 4 bytes x (3 latents and 2 means of 64 values, 3 levels, 2 log-densities):
     # all of it is there twice while it is put together.
     file = tmp_path / "preset.toml"
     file.write_text(toml("flowgrpo", tmp_path / "out"), encoding="utf-8")
