@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from diffusers import DiffusionPipeline
@@ -36,6 +36,7 @@ class ModelSettings:
     complex_human_instruction: bool
     motion_score: int | None
     offload: bool
+    vae_tiles: bool | Literal["auto"]
     gradient_checkpointing: bool
     base_pipeline: str | None = None
     """Where a native checkpoint gets text encoder and autoencoder from."""
@@ -90,6 +91,7 @@ def wrapped(pipeline: Any, settings: ModelSettings, device: torch.device) -> Flo
         motion_score=settings.motion_score,
         device=device,
         offload=settings.offload and device.type != "cpu",
+        vae_tiles=settings.vae_tiles,
     )
     if settings.gradient_checkpointing:
         model.transformer.enable_gradient_checkpointing()

@@ -4,6 +4,8 @@ Xie et al., arXiv:2410.10629; SANA-1.5, arXiv:2501.18427; SANA-Video, arXiv:2509
 """
 
 import inspect
+from functools import partial
+from typing import Literal
 
 import torch
 from diffusers import SanaPipeline, SanaVideoPipeline
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from sanarl.errors import UserError
 from sanarl.models.offload import Visitor
+from sanarl.models.tiles import Thrift
 from sanarl.models.vae import codec
 from sanarl.types import Cond, unit
 
@@ -31,6 +34,7 @@ class Sana:
         motion_score: int | None,
         device: torch.device,
         offload: bool,
+        vae_tiles: bool | Literal["auto"] = "auto",
     ):
         """Place the parts and freeze them.
 
@@ -43,6 +47,7 @@ class Sana:
             motion_score: appended to every prompt but the empty one as SANA-Video's training captions have it.
             device: where to compute.
             offload: keep the text encoder and the autoencoder on the CPU while they are not in use.
+            vae_tiles: see :class:`sanarl.models.tiles.Thrift`.
 
         Raises:
             UserError: when the autoencoder or the transformer's patches do not fit this size.
@@ -55,7 +60,7 @@ class Sana:
         self._suffix = "" if motion_score is None else f" motion score: {motion_score}."
         self._instruction = _default_instruction(pipeline) if complex_human_instruction else None
         config = self.transformer.config
-        self._codec = codec(pipeline.vae)
+        self._codec, self._thrift = codec(pipeline.vae), Thrift(pipeline.vae, vae_tiles)
         self.latent_shape: tuple[int, ...] = self._codec.latent_shape(config.in_channels, frames, size)
         patch = config.patch_size if isinstance(config.patch_size, int) else config.patch_size[-1]
         if any(cells % patch for cells in self.latent_shape[-2:]):
@@ -97,7 +102,7 @@ class Sana:
         """(B, F, 3, H, W) in [0, 1], or uint8 -> latents float32, in the scale that the transformer sees."""
         with self._vae.here() as vae:
             parts = [
-                self._codec.encode(vae, (2 * unit(part.to(self.device)) - 1).to(vae.dtype))
+                self._thrift(partial(self._codec.encode, vae), (2 * unit(part.to(self.device)) - 1).to(vae.dtype))
                 for part in media.split(mini_batch)
             ]
         return torch.cat(parts).float()
@@ -106,7 +111,7 @@ class Sana:
     def decode(self, latents: Tensor) -> Tensor:
         """Latents -> media (B, F, 3, H, W) float32 in [0, 1]."""
         with self._vae.here() as vae:
-            pixels = self._codec.decode(vae, latents.to(vae.dtype))
+            pixels = self._thrift(partial(self._codec.decode, vae), latents.to(vae.dtype))
         return (pixels.float() / 2 + 0.5).clamp(0, 1)
 
     def velocity(self, x_t: Tensor, sigma: Tensor, cond: Cond) -> Tensor:

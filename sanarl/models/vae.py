@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -11,6 +12,7 @@ from diffusers import AutoencoderDC, AutoencoderKLLTX2Video, AutoencoderKLWan
 from torch import Tensor, nn
 
 from sanarl.errors import UserError
+from sanarl.models.tiles import decode_in_time, encode_in_time
 
 
 class Codec(Protocol):
@@ -55,6 +57,8 @@ class ClipCodec:
     factor: int
     mean: Tensor  # (C,)
     std: Tensor  # (C,)
+    streams: bool
+    """Whether the autoencoder works through time piece by piece of its own accord, as Wan's does."""
 
     def latent_shape(self, channels: int, frames: int, size: tuple[int, int]) -> tuple[int, ...]:
         """(C, (F - 1)/t + 1, H/f, W/f).
@@ -76,14 +80,29 @@ class ClipCodec:
 
     def encode(self, vae: nn.Module, media: Tensor) -> Tensor:
         """(B, F, 3, H, W) -> (B, C, (F - 1)/t + 1, H/f, W/f)."""
-        latents = vae.encode(media.transpose(1, 2)).latent_dist.mode()
+        clip = media.transpose(1, 2)
+        if self.streams or not vae.use_tiling:
+            latents = self._encode(vae, clip)
+        else:
+            latents = encode_in_time(partial(self._encode, vae), clip, self.temporal)
         mean, std = self._normal(latents)
         return (latents - mean) / std
 
     def decode(self, vae: nn.Module, latents: Tensor) -> Tensor:
         """(B, C, (F - 1)/t + 1, H/f, W/f) -> (B, F, 3, H, W)."""
         mean, std = self._normal(latents)
-        return vae.decode(latents * std + mean, return_dict=False)[0].transpose(1, 2)  # (B, 3, F, H, W) before
+        latents = latents * std + mean
+        if self.streams or not vae.use_tiling:
+            clip = self._decode(vae, latents)
+        else:
+            clip = decode_in_time(partial(self._decode, vae), latents, self.temporal)
+        return clip.transpose(1, 2)
+
+    def _encode(self, vae: nn.Module, clip: Tensor) -> Tensor:
+        return vae.encode(clip).latent_dist.mode()
+
+    def _decode(self, vae: nn.Module, latents: Tensor) -> Tensor:
+        return vae.decode(latents, return_dict=False)[0]  # (B, 3, F, H, W)
 
 
 def _cells(size: tuple[int, int], factor: int) -> tuple[int, int]:
@@ -105,12 +124,13 @@ def codec(vae: nn.Module) -> Codec:
         return PictureCodec(2 ** (len(vae.config.encoder_block_out_channels) - 1))
     if isinstance(vae, AutoencoderKLWan):
         mean, std = (torch.tensor(x) for x in (vae.config.latents_mean, vae.config.latents_std))
-        return ClipCodec(vae.config.scale_factor_temporal, vae.config.scale_factor_spatial, mean, std)
+        return ClipCodec(vae.config.scale_factor_temporal, vae.config.scale_factor_spatial, mean, std, streams=True)
     if isinstance(vae, AutoencoderKLLTX2Video):
         return ClipCodec(
             vae.config.temporal_compression_ratio,
             vae.config.spatial_compression_ratio,
             vae.latents_mean.clone(),
             vae.latents_std.clone(),
+            streams=False,
         )
     raise UserError(f"no way is known to use the autoencoder {type(vae).__name__}")

@@ -289,6 +289,7 @@ def model_settings(config: Config) -> ModelSettings:
         complex_human_instruction=diffusers.complex_human_instruction,
         motion_score=diffusers.motion_score,
         offload=diffusers.offload,
+        vae_tiles=diffusers.vae_tiles,
         gradient_checkpointing=policy.model_gradient_checkpointing,
         base_pipeline=policy.base_pipeline,
         native_config=policy.native_config,

@@ -137,6 +137,9 @@ class Diffusers(Table):
     """SFT: share of samples trained with an empty prompt."""
     offload: bool = True
     """Keep text encoder and VAE off the accelerator while they are not at work."""
+    vae_tiles: bool | Literal["auto"] = "auto"
+    """Let the VAE work on overlapping tiles of 256 pixels instead of whole media, with small differences near seams;
+    "auto": whole, and in tiles from when memory runs out for a single sample."""
     inference_size: tuple[
         Annotated[int, Field(ge=32, le=8192, multiple_of=32)], Annotated[int, Field(ge=32, le=8192, multiple_of=32)]
     ] = (1024, 1024)

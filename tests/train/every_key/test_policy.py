@@ -155,6 +155,18 @@ def test_frames_a_second_of_clips_that_are_read(lab, tmp_path):
         )
 
 
+@honours(f"{DIFFUSERS}.vae_tiles")
+def test_tiles_of_the_autoencoder(lab):
+    # 288 pixels are more than a tile.
+    tall = f"{DIFFUSERS}.inference_size=[288, 32]"
+    losses = [
+        lab.quick("sft-lora", tall, f"{DIFFUSERS}.vae_tiles={value}", module=lab.items).metrics[0]["loss"]
+        for value in ("false", '"auto"', "true")
+    ]
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2] == pytest.approx(losses[0], rel=0.05)
+
+
 @honours(f"{DIFFUSERS}.motion_score")
 def test_motion_score(lab, seen):
     for keys, score in (((), False), ((f"{DIFFUSERS}.motion_score=7",), True)):
