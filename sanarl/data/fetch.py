@@ -80,7 +80,7 @@ APACHE = "Apache-2.0 (the repository's)"
 SETS: dict[str, PromptSet] = {
     "pickscore": PromptSet(
         "prompts that people gave to Pick-a-Pic",
-        f"{APACHE}; Pick-a-Pic: MIT",
+        f"{APACHE}; Pick-a-Pic, which they are from: MIT",
         (
             File(
                 TRAIN,
@@ -112,7 +112,7 @@ SETS: dict[str, PromptSet] = {
     ),
     "geneval": PromptSet(
         "objects, counts, colours and positions; train is made here, test is DiffusionNFT's when fetched",
-        f"{APACHE}; GenEval: MIT",
+        f"{APACHE}; GenEval's recipe: MIT",
         (
             File(
                 TEST_LINES,
@@ -126,7 +126,7 @@ SETS: dict[str, PromptSet] = {
     ),
     "drawbench": PromptSet(
         "DrawBench's prompts, to evaluate on: there is no training set",
-        f"{APACHE}; DrawBench, which they are from: as its authors say",
+        f"{APACHE}; DrawBench, which they are from: none stated",
         (
             File(
                 TEST,
