@@ -53,7 +53,7 @@ def run(phase: str, work: Path) -> None:
     from sanarl.data.prepare import Settings, prepare
     from sanarl.data.scan import scan
 
-    before, started = peak_mib(), time.perf_counter()
+    before, started, used = peak_mib(), time.perf_counter(), time.process_time()
     if phase == "scan":
         count = len(scan(work / "src").rows)
     elif phase.startswith("prepare"):
@@ -62,7 +62,8 @@ def run(phase: str, work: Path) -> None:
         (found,) = check(work / ("out" if "prepared" in phase else "src"))
         assert not found.faults, found.faults[:3]
         count = found.good
-    print(json.dumps({"pairs": count, "s": time.perf_counter() - started, "mib": peak_mib() - before}))
+    seconds, cpu = time.perf_counter() - started, time.process_time() - used
+    print(json.dumps({"pairs": count, "s": seconds, "cpu_s": cpu, "mib": peak_mib() - before}))
 
 
 def measure(pairs: int) -> dict[str, dict[str, float]]:
@@ -75,7 +76,8 @@ def measure(pairs: int) -> dict[str, dict[str, float]]:
             done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
             found[phase] = json.loads(done.stdout)
             assert found[phase].pop("pairs") == pairs
-            print(f"{pairs:8} {phase:22} {found[phase]['s']:8.2f} s {found[phase]['mib']:8.1f} MiB", flush=True)
+            figures = f"{found[phase]['s']:8.2f} s {found[phase]['cpu_s']:8.2f} s cpu {found[phase]['mib']:8.1f} MiB"
+            print(f"{pairs:8} {phase:22} {figures}", flush=True)
     return found
 
 

@@ -125,7 +125,7 @@ def _open(path: Path, background: Colour) -> Image.Image | NDArray[np.float32]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(path, "a picture that large or compressed that hard") from error
     except UnidentifiedImageError as error:
-        found = "an empty file" if path.stat().st_size == 0 else "content that is no picture"
+        found = "an empty file" if path.stat().st_size == 0 else "content that is no picture that can be read here"
         raise UserError(f"{path}: found {found}; accepted: {', '.join(FORMATS)}") from error
     except Exception as error:  # PIL raises many types on damaged files
         raise UserError(f"{path}: cannot be decoded: {error or type(error).__name__}") from error

@@ -6,7 +6,9 @@ import logging
 import random
 import struct
 import zlib
+from fractions import Fraction
 
+import av
 import numpy as np
 import pytest
 import torch
@@ -91,6 +93,32 @@ def test_png_modes(tmp_path, mode, fill, expected):
 )
 def test_tiff_modes(tmp_path, mode, fill, expected):
     assert near(colour(save(tmp_path, Image.new(mode, (8, 6), fill), "a.tiff")), expected, 1.01)
+
+
+@pytest.mark.parametrize(
+    ("codec", "layout", "fill", "expected"),
+    [
+        ("png", "rgb48be", (65535, 16384, 32768), (255, 64, 128)),
+        ("png", "rgba64be", (65535, 16384, 32768, 65535), (255, 64, 128)),
+        ("png", "rgba64be", (65535, 16384, 32768, 13107), (255, 217, 230)),  # 0.2 * colour + 0.8 * 255
+        ("png", "ya16be", (16384, 65535), (64, 64, 64)),
+        ("tiff", "rgb48le", (65535, 16384, 32768), (255, 64, 128)),
+        ("tiff", "rgba64le", (65535, 16384, 32768, 0), (255, 255, 255)),
+    ],
+)
+def test_colours_of_16_bits_are_scaled_and_not_clipped(tmp_path, codec, layout, fill, expected):
+    """Written by ffmpeg, as PIL writes no such files."""
+    pixels = np.broadcast_to(np.array(fill, np.uint16), (6, 8, len(fill)))
+    order = ">u2" if layout.endswith("be") else "<u2"
+    frame = av.VideoFrame(8, 6, layout)
+    plane = frame.planes[0]
+    rows = np.zeros((6, plane.line_size), np.uint8)
+    rows[:, : 16 * len(fill)] = np.frombuffer(pixels.astype(order).tobytes(), np.uint8).reshape(6, -1)
+    plane.update(rows.tobytes())
+    encoder = av.CodecContext.create(codec, "w")
+    encoder.width, encoder.height, encoder.pix_fmt, encoder.time_base = 8, 6, layout, Fraction(1, 25)
+    (tmp_path / f"a.{codec}").write_bytes(b"".join(bytes(p) for p in [*encoder.encode(frame), *encoder.encode(None)]))
+    assert near(colour(tmp_path / f"a.{codec}"), expected, 1.01)
 
 
 def test_cmyk_jpeg(tmp_path):

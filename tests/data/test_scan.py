@@ -10,7 +10,7 @@ from PIL import Image
 
 from sanarl.data.captions import read_caption, read_table
 from sanarl.data.folder import MediaFolder, View, captions
-from sanarl.data.scan import PICTURES, VIDEOS, scan
+from sanarl.data.scan import PICTURES, VIDEOS, _stem, _suffix, scan
 from sanarl.errors import UserError
 
 
@@ -206,6 +206,13 @@ def test_parquet_without_its_package(tmp_path, monkeypatch):
     (tmp_path / "a.parquet").write_bytes(b"")
     with pytest.raises(UserError, match="reading parquet needs a package that is missing: pip install pyarrow"):
         list(read_table(tmp_path / "a.parquet", ("prompt",)))
+
+
+@pytest.mark.parametrize("name", ["a", "a.b", "a.b.JPG", ".a", "..a", "...", "a.", "a..", "..a.b", ".a.B", ""])
+def test_names_are_cut_as_everywhere(name):
+    """Reference: os.path.splitext."""
+    stem, suffix = os.path.splitext(name)
+    assert (_stem(name), _suffix(name)) == (stem, suffix.lower())
 
 
 def test_random_bytes_never_raise(tmp_path):
