@@ -1,12 +1,15 @@
 """What a reward service costs over calling the scorer: image batches as training sends them, from several clients.
 
-    python benchmarks/reward_service.py [--requests 20] [--clients 1 2 4] [--small 1000] [--write]
+    python benchmarks/reward_service.py [--requests 20] [--clients 1 2 4] [--large 1000] [--write]
 
 A service is started on this machine with two scorers: one that takes a second a request, as a model on a GPU would
-without using the CPU, and one that takes no time. In the same run the slow one is called directly, on pictures that are
-already tensors. Overhead is the time between a busy service's answers over the time of a direct call: with one client
-the service idles while the next request comes, with two it need not. The quick scorer takes --small requests while the
-memory of every process is watched. --write keeps the figures.
+without using the CPU, and one that takes no time. In the same run the slow one is called directly, on pictures that
+are already tensors. Overhead is the time between a busy service's answers over the time of a direct call. A client
+sends its next request when it has its scores: with one client the service idles while the next request comes, with
+two it need not. A trainer keeps several requests on their way; its overhead is the time from the first request to the
+last score over as many direct calls. The quick scorer takes --large requests of the same size while the memory of
+every process is watched; more than a tenth of growth after the first twentieth is a failure. --write keeps the
+figures.
 """
 
 import argparse
@@ -19,9 +22,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from importlib.metadata import version
 from pathlib import Path
+
+import torch
+
+from sanarl.config.schema import RemoteReward, RewardFunction
+from sanarl.rewards import bench
+from sanarl.rewards.exchange import Addresses
+from sanarl.rewards.mix import Mix
+from sanarl.rewards.remote import RemoteScoring
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "numpy", "fastapi", "uvicorn", "httptools", "httpx")
@@ -53,16 +65,37 @@ def quick(media, prompts, metadata):  # noqa: ARG001
 
 def directly(calls: int = 5) -> float:
     """Seconds of a direct call, as sanarl scores in its own process."""
-    import torch
-
-    from sanarl.rewards.mix import Mix
-
     media = torch.rand(IMAGES, 1, 3, SIZE, SIZE)
     mix = Mix({"patient": (1.0, patient)})
     started = time.perf_counter()
     for _ in range(calls):
         mix(media, ["p"] * IMAGES, [{}] * IMAGES)
     return (time.perf_counter() - started) / calls
+
+
+def trainer(where: Addresses, requests: int) -> float:
+    """Seconds from the first request to the last score when one trainer sends them."""
+    media = torch.rand(IMAGES, 1, 3, SIZE, SIZE)
+    settings = RemoteReward(reward_fns=(RewardFunction(name="patient"),), batch_size=IMAGES)
+    with RemoteScoring(settings, where) as scoring:
+        started = time.perf_counter()
+        for number in range(requests):
+            scoring.submit(range(number * IMAGES, (number + 1) * IMAGES), media, ["p"] * IMAGES, [{}] * IMAGES)
+        scoring.collect(600.0)
+        return time.perf_counter() - started
+
+
+class Watch(threading.Thread):
+    """Looks at the memory of a service's processes again and again."""
+
+    def __init__(self, pid: int):
+        super().__init__(daemon=True)
+        self.pid, self.most, self.over = pid, resident(pid), threading.Event()
+
+    def run(self) -> None:
+        """Keep the most of every process."""
+        while not self.over.wait(2):
+            self.most = {name: max(size, self.most[name]) for name, size in resident(self.pid).items()}
 
 
 def resident(pid: int) -> dict[str, int]:
@@ -77,12 +110,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=20)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--small", type=int, default=1000)
+    parser.add_argument("--large", type=int, default=1000)
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
-    from sanarl.rewards import bench
-    from sanarl.rewards.exchange import Addresses
-
     with tempfile.TemporaryDirectory() as folder:
         toml, log = Path(folder) / "rewards.toml", Path(folder) / "log"
         toml.write_text(TOML)
@@ -104,15 +134,21 @@ def main() -> None:
                 overhead = load.busy_s / direct - 1
                 loads.append((load, overhead))
                 print("\n".join([*load.lines(), f"overhead over a direct call: {100 * overhead:.1f} %"]))
-            bench.run(where, "quick", "p", IMAGES, 64, 100, 4)
-            before = resident(service.pid)
-            small = bench.run(where, "quick", "p", IMAGES, 64, asked.small, 4)
+            trained = trainer(where, asked.requests) / (asked.requests * direct) - 1
+            print(f"a trainer with {asked.requests} requests: overhead {100 * trained:.1f} %")
+            bench.run(where, "quick", "p", IMAGES, SIZE, max(asked.large // 20, 8), 4)
+            before, watch = resident(service.pid), Watch(service.pid)
+            watch.start()
+            large = bench.run(where, "quick", "p", IMAGES, SIZE, asked.large, 4)
+            watch.over.set()
             after = resident(service.pid)
-            print("\n".join(small.lines()))
-            print(f"memory in MB before {before} and after {after}")
+            print("\n".join(large.lines()))
+            print(f"memory in MB before {before}, most {watch.most} and after {after}")
         finally:
             service.send_signal(signal.SIGTERM)
             code = service.wait(90)
+    if any(after[name] > 1.1 * before[name] + 5 for name in before):
+        sys.exit("memory grew")
     if not asked.write:
         return
     today = datetime.date.today().isoformat()
@@ -137,8 +173,14 @@ def main() -> None:
             }
             for load, overhead in loads
         ],
-        "small": {"requests": asked.small, "size": 64, "requests_per_s": round(small.requests_per_s, 1)},
-        "memory_mb": {"before": before, "after": after},
+        "trainer": {"requests": asked.requests, "overhead": round(trained, 4)},
+        "large": {
+            "requests": asked.large,
+            "clients": 4,
+            "requests_per_s": round(large.requests_per_s, 2),
+            "mb_per_s": round(large.mb_per_s, 1),
+        },
+        "memory_mb": {"before": before, "most": watch.most, "after": after},
         "exit_code": code,
     }
     path = RESULTS / f"reward_service_cpu_{today}.json"

@@ -24,7 +24,11 @@ TABLE = {
     "ocr": f"{_SCORERS}.ocr:Ocr",
     "geneval": f"{_SCORERS}.geneval:GenEval",
     "gen_eval": f"{_SCORERS}.geneval:GenEval",
+    "aesthetic": f"{_SCORERS}.aesthetic:Aesthetic",
+    "jpeg_compressibility": f"{_SCORERS}.jpeg:JpegCompressibility",
+    "jpeg_incompressibility": f"{_SCORERS}.jpeg:JpegIncompressibility",
     "unified_reward": f"{_SCORERS}.judges:UnifiedReward",
+    "unifiedreward": f"{_SCORERS}.judges:UnifiedReward",
     "cosmos_reason1": f"{_SCORERS}.judges:CosmosReason1",
     "hpsv3": f"{_SCORERS}.peers:HPSv3",
     "dance_grpo": f"{_SCORERS}.peers:DanceGRPO",
@@ -32,10 +36,12 @@ TABLE = {
     "image_reward": f"{_SCORERS}.imagereward:ImageReward",
 }
 
-# Rewards that presets in circulation name and this version does not have.
-NOT_YET = frozenset(
-    {"aesthetic", "deqa", "jpeg_compressibility", "jpeg_incompressibility", "qwenvl", "unifiedreward", "video_ocr"}
-)
+# Rewards that presets in circulation name and this version does not have, and what there is instead.
+NOT_YET = {
+    "deqa": "its model runs code of its repository; your own function can ask it",
+    "qwenvl": "unified_reward asks a model behind an endpoint, with a question_file of yours",
+    "video_ocr": "ocr reads the frames of clips",
+}
 
 __all__ = ["NOT_YET", "TABLE", "build"]
 
@@ -95,7 +101,8 @@ def _resolve(name: str, arguments: Mapping[str, Any]) -> Any:
     module_name, colon, attribute = target.rpartition(":")
     if not colon:
         if name.lower() in NOT_YET:
-            raise UserError(f"reward {name!r} is not available in this version; accepted: {_accepted()}")
+            instead = NOT_YET[name.lower()]
+            raise UserError(f"reward {name!r} is not available in this version: {instead}; accepted: {_accepted()}")
         raise UserError(f"reward {name!r} is not known{nearest(name, sorted(TABLE))}; accepted: {_accepted()}")
     try:
         module = import_named(module_name)

@@ -15,6 +15,7 @@ from torch import Tensor
 from sanarl.config.schema.rewards import RemoteReward
 from sanarl.rewards import answers
 from sanarl.rewards.exchange import PREFLIGHT_S, Addresses, Exchange, Order
+from sanarl.rewards.frames import finite_rows
 from sanarl.rewards.mix import RewardError, Scores
 from sanarl.rewards.patience import STAYED_AWAY
 from sanarl.rewards.services import Labelled, combine, keys_read, labelled, score_key, services, strictness
@@ -28,8 +29,12 @@ Columns = dict[str, list[float]]
 
 def as_wire(media: Tensor) -> Tensor:
     """Media (B, F, 3, H, W) in [0, 1] as the wire has them: uint8 (B, H, W, 3), clips (B, 3, F, H, W)."""
-    pixels = media.detach().mul(255).round_().clamp_(0, 255).to(torch.uint8)
-    return (pixels[:, 0].permute(0, 2, 3, 1) if media.shape[1] == 1 else pixels.transpose(1, 2)).contiguous()
+    media = media.detach()
+    turned = media[:, 0].permute(0, 2, 3, 1) if media.shape[1] == 1 else media.transpose(1, 2)
+    pixels = torch.empty(turned.shape, dtype=torch.uint8, device=media.device)
+    for row, sample in zip(pixels, turned, strict=True):  # one at a time stays in the cache
+        row.copy_(sample.mul(255).round_().clamp_(0, 255))
+    return pixels
 
 
 @dataclass
@@ -216,14 +221,14 @@ class RemoteScoring:
             return
         self._check_tags(prompts, metadata)
         self._taken |= set(rows)
-        finite = torch.isfinite(media).flatten(1).all(1)
-        new = _Rows(rows, as_wire(media), finite, list(prompts), list(metadata), only_strict)
+        new = _Rows(rows, as_wire(media), finite_rows(media), list(prompts), list(metadata), only_strict)
         if self._waiting is not None and not self._waiting.fits(new):
             self._flush()
-        self._waiting = new if self._waiting is None else self._waiting.joined(new)
-        while len(self._waiting) >= self.settings.batch_size:
-            full, self._waiting = self._waiting.split(self.settings.batch_size)
+        waiting = new if self._waiting is None else self._waiting.joined(new)
+        while len(waiting) >= self.settings.batch_size:
+            full, waiting = waiting.split(self.settings.batch_size)
             self._send(full)
+        self._waiting = waiting if len(waiting) else None
 
     def _check_tags(self, prompts: Sequence[str], metadata: Sequence[dict[str, Any]]) -> None:
         """Find out here what the service could only fail on."""
@@ -237,7 +242,7 @@ class RemoteScoring:
                     raise RewardError(f"reward {function.name!r} needs {' and '.join(lacking)} of every item; {found}")
 
     def _flush(self) -> None:
-        if self._waiting is not None and len(self._waiting):
+        if self._waiting is not None:
             self._send(self._waiting)
         self._waiting = None
 

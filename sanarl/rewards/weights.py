@@ -52,6 +52,7 @@ HPS_V2 = Weights("xswu/HPSv2", ("HPS_v2_compressed.pt",), "Apache-2.0")
 HPS_V21 = Weights("xswu/HPSv2", ("HPS_v2.1_compressed.pt",), "Apache-2.0")
 IMAGE_REWARD = Weights("zai-org/ImageReward", ("ImageReward.pt", "med_config.json"), "Apache-2.0")
 BERT_TOKENIZER = Weights("google-bert/bert-base-uncased", ("vocab.txt",), "Apache-2.0", ("tokenizer*.json",))
+AESTHETIC = Weights("trl-lib/ddpo-aesthetic-predictor", ("aesthetic-model.pth",), "not stated")
 MASK2FORMER = Weights("facebook/mask2former-swin-small-coco-instance", (*MODEL, "preprocessor_config.json"), "other")
 
 WEIGHTS: dict[str, tuple[Weights, ...]] = {
@@ -61,10 +62,11 @@ WEIGHTS: dict[str, tuple[Weights, ...]] = {
     "hpsv2_v2.0": (HPS_V2,),
     "imagereward": (IMAGE_REWARD, BERT_TOKENIZER),
     "geneval": (MASK2FORMER, CLIP_L),
+    "aesthetic": (AESTHETIC, CLIP_L),
 }
 """What ``sanarl reward fetch NAME`` brings."""
 
-ALIASES = {"image_reward": "imagereward", "gen_eval": "geneval"}
+ALIASES = {"image_reward": "imagereward", "gen_eval": "geneval", "unifiedreward": "unified_reward"}
 """Names that reward services use -> the name that is looked up here."""
 
 OTHER_NAMES = {

@@ -49,7 +49,7 @@ def page(reward_function):
     return str(caught.value)
 
 
-ENDPOINTS = ("unified_reward", "cosmos_reason1", "hpsv3", "dance_grpo")
+ENDPOINTS = ("unified_reward", "unifiedreward", "cosmos_reason1", "hpsv3", "dance_grpo")
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_every_name_of_the_table_is_built_or_says_what_it_lacks(name):
         return
     text = page({name: 0.5})
     if name in ENDPOINTS:
-        assert f"{name} is scored by a" in text
+        assert f"{ALIASES.get(name, name)} is scored by a" in text
         assert "found endpoint_url None" in text
         return
     for part in ("are missing", needed(name)[0].repo, needed(name)[0].spelled(), "./reward_ckpts", "the hub's cache"):
@@ -120,15 +120,16 @@ def test_a_function_that_is_called_like_a_statistic_keeps_its_full_name(mine):
     assert build(dict.fromkeys(names, 1.0)).names == names
 
 
-@pytest.mark.parametrize("name", [*sorted(NOT_YET), "Aesthetic"])
+@pytest.mark.parametrize("name", [*sorted(NOT_YET), "DeQA"])
 def test_rewards_that_are_not_there_yet(name):
-    assert page({name: 1.0}).startswith(f"reward {name!r} is not available in this version; accepted: clipscore, ")
+    said = f"reward {name!r} is not available in this version: {NOT_YET[name.lower()]}; accepted: aesthetic, "
+    assert page({name: 1.0}).startswith(said)
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("shaeps", "reward 'shaeps' is not known; did you mean 'shapes'?; accepted: clipscore, "),
+        ("shaeps", "reward 'shaeps' is not known; did you mean 'shapes'?; accepted: aesthetic, "),
         ("", "reward '' is not known"),
         ("no_such:thing", "there is no module no_such"),
         ("no/such.py:thing", "no/such.py: found nothing"),
@@ -157,7 +158,7 @@ def test_something_must_count(mine):
 
 
 def test_all_faults_are_listed_at_once():
-    text = page({"aesthetic": 1.0, "shaeps": 1.0, "shapes": float("nan")})
+    text = page({"deqa": 1.0, "shaeps": 1.0, "shapes": float("nan")})
     assert len(text.splitlines()) == 3
 
 

@@ -14,17 +14,37 @@ from transformers import CLIPModel, CLIPProcessor
 
 from sanarl.errors import UserError
 from sanarl.rewards import frames
+from sanarl.rewards.scorers.aesthetic import Aesthetic
 from sanarl.rewards.scorers.clip import ClipScore, PickScore
 from sanarl.rewards.scorers.hpsv2 import HPSv2
 
 NONE = [{}] * 4
 
 
+WIDTHS = (16, 1024, 128, 64, 16, 1)
+PLACES = (0, 2, 4, 6, 7)
+
+
 @pytest.fixture(scope="module")
-def scorers(tiny_clip, tiny_open_clip):
+def aesthetic_layers(tmp_path_factory):
+    """The predictor's file with random values of the published names and shapes, on 16 features."""
+    generator = torch.Generator().manual_seed(3)
+    state = {}
+    for place, before, after in zip(PLACES, WIDTHS, WIDTHS[1:], strict=False):
+        state[f"layers.{place}.weight"] = torch.randn(after, before, generator=generator) * 2 / before**0.5
+        state[f"layers.{place}.bias"] = torch.randn(after, generator=generator)
+    file = tmp_path_factory.mktemp("aesthetic") / "aesthetic-model.pth"
+    torch.save(state, file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def scorers(tiny_clip, tiny_open_clip, aesthetic_layers):
     architecture, checkpoint = tiny_open_clip
 
     def make(name, **given):
+        if name == "aesthetic":
+            return Aesthetic(model_path=str(aesthetic_layers), clip_path=str(tiny_clip), **given)
         if name == "hpsv2":
             return HPSv2(model_path=str(checkpoint), architecture=architecture, **given)
         return {"pickscore": PickScore, "clipscore": ClipScore}[name](model_path=str(tiny_clip), **given)
@@ -32,7 +52,7 @@ def scorers(tiny_clip, tiny_open_clip):
     return make
 
 
-ALL = ["pickscore", "clipscore", "hpsv2"]
+ALL = ["pickscore", "clipscore", "hpsv2", "aesthetic"]
 
 
 def as_pil(picture):
@@ -80,7 +100,21 @@ def published_hpsv2(tiny_open_clip, picture, prompt):
     return (image @ text.T).item()
 
 
-def published(name, picture, prompt, tiny_clip, tiny_open_clip):
+def published_aesthetic(tiny_clip, layers, picture):
+    model, processor = CLIPModel.from_pretrained(tiny_clip).eval(), CLIPProcessor.from_pretrained(tiny_clip)
+    pixels = processor(images=[as_pil(picture)], return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        x = model.visual_projection(model.vision_model(pixel_values=pixels).pooler_output)[0].double()
+    x /= x.norm()
+    state = torch.load(layers)
+    for place in PLACES:  # one linear map after the other
+        x = state[f"layers.{place}.weight"].double() @ x + state[f"layers.{place}.bias"].double()
+    return x.item()
+
+
+def published(name, picture, prompt, tiny_clip, tiny_open_clip, layers):
+    if name == "aesthetic":
+        return published_aesthetic(tiny_clip, layers, picture)
     if name == "hpsv2":
         return published_hpsv2(tiny_open_clip, picture, prompt)
     return {"pickscore": published_pickscore, "clipscore": published_clipscore}[name](tiny_clip, picture, prompt)
@@ -88,17 +122,21 @@ def published(name, picture, prompt, tiny_clip, tiny_open_clip):
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("turned", [False, True])
-def test_scores_are_the_published_ones(name, turned, scorers, pictures, prompts, tiny_clip, tiny_open_clip):
+def test_scores_are_the_published_ones(
+    name, turned, scorers, pictures, prompts, tiny_clip, tiny_open_clip, aesthetic_layers
+):
     media = pictures.transpose(-1, -2) if turned else pictures
     scores = scorers(name)(media, prompts, NONE)
     assert scores.dtype == torch.float32
     assert scores.shape == (4,)
     assert not scores.requires_grad
-    expected = [published(name, m, p, tiny_clip, tiny_open_clip) for m, p in zip(media, prompts, strict=True)]
+    models = (tiny_clip, tiny_open_clip, aesthetic_layers)
+    expected = [published(name, m, p, *models) for m, p in zip(media, prompts, strict=True)]
     np.testing.assert_allclose(scores.numpy(), expected, rtol=1e-4, atol=1e-4)
     assert np.ptp(expected) > 1e-3  # the model tells the pairs apart
-    limit = {"pickscore": 1 / 26, "clipscore": 1 / 30}.get(name)
-    assert scores.abs().max() <= (1 if limit is None else limit * np.exp(2.6592) * 1.001)
+    scale = np.exp(2.6592) * 1.001  # of an untrained CLIP; the aesthetic layers have no bounds
+    limit = {"pickscore": scale / 26, "clipscore": scale / 30, "hpsv2": 1, "aesthetic": np.inf}[name]
+    assert scores.abs().max() <= limit
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -185,6 +223,17 @@ def test_chosen_frames():
     assert frames.chosen_frames(4, 8) == [0, 1, 2, 3]
 
 
+def test_rows_that_are_finite():
+    # Reference: by hand; finite numbers whose sum is not are finite.
+    rows = torch.zeros(5, 1, 3, 2, 2)
+    assert frames.finite_rows(rows).tolist() == [True] * 5
+    rows[1, 0, 0, 0] = torch.tensor([float("inf"), float("-inf")])
+    rows[2, 0, 1, 1, 1] = float("nan")
+    rows[3] = 3e38
+    assert frames.finite_rows(rows).tolist() == [True, False, False, True, True]
+    assert frames.finite_rows(rows[:0]).tolist() == []
+
+
 def test_pixels_that_are_not_finite_are_refused(scorers, pictures):
     pictures[1, 0, 0, 3, 3] = torch.nan
     with pytest.raises(UserError, match="NaN or infinity"):
@@ -200,3 +249,9 @@ def test_each_text_is_encoded_once():
 
     assert frames.each_once(["a", "bb", "a"], encode).tolist() == [[1.0], [2.0], [1.0]]
     assert seen == [["a", "bb"]]
+
+
+def test_a_file_that_holds_no_layers_is_named(tmp_path, tiny_clip):
+    torch.save({"layers.0.weight": torch.zeros(1, 1)}, tmp_path / "aesthetic-model.pth")
+    with pytest.raises(UserError, match=r"aesthetic-model\.pth does not hold the predictor's layers"):
+        Aesthetic(model_path=str(tmp_path), clip_path=str(tiny_clip))

@@ -93,7 +93,7 @@ class PickScore:
         over_frames: str = "mean",
     ):
         model = weights.folder(weights.PICKSCORE, "pickscore", model_path)
-        processor = weights.folder(weights.CLIP_H_PROCESSOR, "pickscore", processor_path or _local(model_path))
+        processor = weights.folder(weights.CLIP_H_PROCESSOR, "pickscore", processor_path or local(model_path))
         self.clip = Clip(model, processor, dtype, device)
         self.batch_size, self.frames, self.over = batch_size, frames, over_frames_named(over_frames)
 
@@ -150,6 +150,6 @@ class ClipScore:
         return self.clip.logits(pixels.to(self.clip.dtype), prompts) / 30
 
 
-def _local(model_path: str | None) -> str | None:
+def local(model_path: str | None) -> str | None:
     """A model_path that is a place, for other weights that may lie beside the first."""
     return model_path if model_path is not None and Path(model_path).expanduser().exists() else None

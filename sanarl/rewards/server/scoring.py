@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.lib import format as npy
 from torch import Tensor
 
 from sanarl.errors import UserError
@@ -16,19 +15,41 @@ from sanarl.rewards import TABLE, build
 from sanarl.rewards.answers import keyed, result
 from sanarl.rewards.mix import Mix
 
-
-def read(path: str, start: int) -> np.ndarray:
-    """The array of an .npy file that begins ``start`` bytes into a file; never a pickle."""
-    with open(path, "rb") as file:
-        file.seek(start)
-        return npy.read_array(file, allow_pickle=False)
+SPARE = 2
+"""Buffers that wait for the next media."""
 
 
-def media_of(array: np.ndarray, media_type: str, device: torch.device) -> Tensor:
+def read(path: str) -> np.ndarray:
+    """The array of an .npy file, mapped and not read: its pages are those that were received. Never a pickle."""
+    return np.load(path, mmap_mode="c", allow_pickle=False)  # "c": ours to write, in our own copy
+
+
+class Buffers:
+    """Memory for media on the CPU, used again: getting 300 MB of the system anew takes longer than to fill them."""
+
+    def __init__(self) -> None:
+        self._spare: list[Tensor] = []
+
+    def get(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """A float32 tensor with any values."""
+        count = shape.numel()
+        for place, spare in enumerate(self._spare):
+            if device.type == "cpu" and count <= spare.numel() < 4 * count:
+                return self._spare.pop(place)[:count].view(shape)
+        return torch.empty(shape, device=device)
+
+    def put_back(self, media: Tensor) -> None:
+        """Take media that nobody looks at any more."""
+        if media.device.type == "cpu":
+            whole = torch.empty(0).set_(media.untyped_storage())
+            self._spare = [whole, *self._spare][:SPARE]
+
+
+def media_of(array: np.ndarray, media_type: str, device: torch.device, buffers: Buffers) -> Tensor:
     """Wire media, uint8 (B, H, W, 3) or (B, 3, T, H, W), as (B, F, 3, H, W) float32 in [0, 1]."""
     pixels = torch.from_numpy(array).to(device)
     pixels = pixels.permute(0, 3, 1, 2).unsqueeze(1) if media_type == "image" else pixels.transpose(1, 2)
-    media = torch.empty(pixels.shape, device=device)
+    media = buffers.get(pixels.shape, device)
     for sample, row in zip(media, pixels, strict=True):  # one at a time stays in the cache
         sample.copy_(row).div_(255)
     return media
@@ -62,22 +83,25 @@ class Scorer:
         self.label: str = spec["label"]
         options = dict(spec["options"])
         self.device = device_of(options.get("device", ""))
+        self.buffers = Buffers()
         self.mix, unused = _mix(spec["reward_type"], self.label, options, spec["arguments"])
         unused = [name for name in unused if name != "device"]  # the media lie there
         self.notes = [f"{self.label} takes no {', '.join(unused)}; it has no effect"] if unused else []
 
     def load(self, job: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         """The media of a job, and what the answer says about them."""
-        array = read(job["path"], job["start"])
-        if self.device.type == "cuda":
-            array = np.require(array, requirements="W")
+        array = read(job["path"])
         info = {
             "shape": list(array.shape),
             "dtype": f"torch.{array.dtype}",
             "min": f"{float(array.min()):.3f}",
             "max": f"{float(array.max()):.3f}",
         }
-        return media_of(array, job["media_type"], self.device), info
+        return media_of(array, job["media_type"], self.device, self.buffers), info
+
+    def free(self, loaded: tuple[Tensor, dict[str, Any]]) -> None:
+        """Take back what was loaded, once it is scored."""
+        self.buffers.put_back(loaded[0])
 
     def work(self, job: dict[str, Any], loaded: tuple[Tensor, dict[str, Any]]) -> dict[str, Any]:
         """Score a job: its result as JSON text, or the error."""
@@ -128,12 +152,15 @@ class Decoder:
 
     def load(self, job: dict[str, Any]) -> Tensor:
         """Latents of a job, float32 on the device; uint8 is bfloat16 seen as bytes."""
-        latents = torch.from_numpy(read(job["path"], job["start"]))
+        latents = torch.from_numpy(read(job["path"]))
         if latents.dtype == torch.uint8:
             latents = latents.contiguous().view(torch.bfloat16)
         else:
             latents = latents.to(torch.bfloat16)  # as the peers do
         return latents.to(self.device, torch.float32)
+
+    def free(self, latents: Tensor) -> None:
+        """Nothing is kept."""
 
     @torch.no_grad()
     def work(self, job: dict[str, Any], latents: Tensor) -> dict[str, Any]:

@@ -147,7 +147,6 @@ class Supervisor:
             "kind": "job",
             "id": job.uuid,
             "path": str(job.path if decoding else clips),
-            "start": 0,
             "media_type": job.media_type,
             "prompts": job.head.prompts,
             "metadata": job.head.metadata,

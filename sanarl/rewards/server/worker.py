@@ -71,6 +71,7 @@ def serve(
     channel: Channel,
     load: Callable[[Message], Any],
     work: Callable[[Message, Any], Message],
+    free: Callable[[Any], None],
     jobs: "queue.SimpleQueue[Message]",
 ) -> None:
     """Answer jobs one after the other, with the media of the next already loaded.
@@ -83,7 +84,8 @@ def serve(
     def load_ahead() -> None:
         while True:
             job = jobs.get()
-            spent.clear()
+            while spent:
+                free(spent.pop())
             if job is FREE:
                 continue
             try:
@@ -96,7 +98,8 @@ def serve(
         job, media, error = loaded.get()
         answer = {"error": error} if error is not None else work(job, media)
         channel.send({"kind": "done", "id": job["id"], **answer})
-        spent.append(media)
+        if error is None:
+            spent.append(media)
         del media
         jobs.put(FREE)
 
@@ -137,7 +140,7 @@ def main() -> None:
         channel.send({"kind": "failed", "error": text, "mendable": isinstance(error, UserError)})
         sys.exit(1)
     channel.send({"kind": "ready", "notes": worker.notes})
-    serve(channel, worker.load, worker.work, jobs)
+    serve(channel, worker.load, worker.work, worker.free, jobs)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,19 @@
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from sanarl.rewards.server.settings import DecodeArgs, RewardArgs, Service, Settings, load
 
-DOCS = Path(__file__).parents[3] / "docs"
+HERE = Path(__file__).parent
+DOCS = HERE.parents[2] / "docs"
 PAGE = (DOCS / "reward_service.md").read_text(encoding="utf-8")
 
 
@@ -36,6 +41,80 @@ def test_the_example_files_are_read(tmp_path):
     (tmp_path / "rewards.toml").write_text(text)
     assert load(tmp_path / "rewards.toml").port == 8080
     assert tomllib.loads(text)["reward_args"] == [{"reward_type": "shapes"}]
+
+
+def test_the_quickstart_says_the_same():
+    text = (DOCS / "quickstart.md").read_text(encoding="utf-8")
+    section = text[text.index("## A reward service") : text.index("## Stop and go on")]
+    assert re.findall(r"```toml\n(.*?)```", section, re.S) == re.findall(r"```toml\n(.*?)```", PAGE, re.S)
+    for pattern in (r"    (sanarl train .*?)\n\n", r"    (sanarl reward serve .*)", r"    (export .*)"):
+        assert re.findall(pattern, section, re.S if "train" in pattern else 0) == re.findall(
+            pattern, PAGE, re.S if "train" in pattern else 0
+        )
+
+
+EXAMPLES = DOCS / "examples" / "reward_service"
+
+
+def test_the_unit(tmp_path):
+    # Reference: systemd's own check, where it is installed; the program of the unit is not on this machine.
+    text = (EXAMPLES / "sanarl-reward.service").read_text()
+    keys = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    words = shlex.split(keys["ExecStart"])
+    assert words[1:] == ["reward", "serve", "--config", "/etc/sanarl/rewards.toml"]
+    assert float(keys["TimeoutStopSec"]) > Service().drain_s
+    assert keys["RestartPreventExitStatus"] == "2"  # what a person must mend
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "sanarl-reward.service"
+    unit.write_text(text.replace(words[0], "/bin/true"))
+    found = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_the_compose_file(make_service, redis_server):
+    # Its commands run as they stand, with this machine's addresses; sizes and times fit those of the service.
+    compose = yaml.safe_load((EXAMPLES / "compose.yaml").read_text())
+    reward, redis, front = (compose["services"][name] for name in ("reward", "redis", "front"))
+    limits = Service()
+    assert float(reward["stop_grace_period"].removesuffix("s")) > limits.drain_s
+    assert float(reward["shm_size"].removesuffix("gb")) * 1e9 > limits.queue_mb * 1e6
+    nginx = compose["configs"]["front"]["content"]
+    assert "client_max_body_size 1g;" in nginx
+    assert limits.max_request_mb * 1e6 <= 2**30
+    assert front["configs"][0]["source"] == "front"
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
+    recipe = reward["build"]["dockerfile_inline"]
+    assert (EXAMPLES / reward["build"]["context"]).resolve() == DOCS.parent
+    extras = re.search(r'-c /sanarl/(\S+) "/sanarl\[(.*?)\]"', recipe)
+    assert (DOCS.parent / extras[1]).is_file()
+    assert set(extras[2].split(",")) <= set(project["optional-dependencies"])
+    words = shlex.split(reward["command"])
+    assert words == ["sanarl", "reward", "serve", "--config", reward["volumes"][0].split(":")[1]]
+    assert shlex.split(redis["command"]) == ["redis-server", "--save", "", "--appendonly", "no"]
+
+    mounted = (EXAMPLES / reward["volumes"][0].split(":")[0]).read_text()
+    for old, new in (
+        ('host = "0.0.0.0"', 'host = "127.0.0.1"'),
+        ('redis_host = "redis"', 'redis_host = "127.0.0.1"'),
+        ("redis_port = 6379", f"redis_port = {redis_server.port}"),
+        ('reward_type = "pickscore"\ndevice = "cuda:0"', f'reward_type = "{HERE / "scorers.py"}:redness"'),
+    ):
+        assert mounted.count(old) == 1, old
+        mounted = mounted.replace(old, new)
+    service = make_service(ready=False)
+    service.process.kill()
+    service.process.wait()
+    service.file.write_text(mounted)
+    service.start()
+    service.ready()
+    kind, *check = reward["healthcheck"]["test"]
+    assert (kind, check[0]) == ("CMD", "python")
+    looked = [sys.executable, *(word.replace(":8080", f":{service.port}") for word in check[1:])]
+    assert subprocess.run(looked, timeout=30).returncode == 0
+    assert service.stop() == 0
+    assert subprocess.run(looked, timeout=30, capture_output=True).returncode != 0
 
 
 @pytest.mark.slow

@@ -1,0 +1,32 @@
+"""Memory for media in a scorer's process."""
+
+import torch
+
+from sanarl.rewards.server.scoring import Buffers
+
+CPU = torch.device("cpu")
+
+
+def test_memory_is_used_again_but_never_by_two():
+    # Reference: addresses.
+    buffers = Buffers()
+    first, second = (buffers.get(torch.Size((2, 3, 4)), CPU) for _ in range(2))
+    assert first.data_ptr() != second.data_ptr()
+    buffers.put_back(first)
+    smaller = buffers.get(torch.Size((4, 5)), CPU)
+    assert (smaller.data_ptr(), smaller.shape) == (first.data_ptr(), (4, 5))
+    buffers.put_back(smaller)
+    whole = buffers.get(torch.Size((24,)), CPU)  # nothing of it is lost by having been smaller
+    assert whole.data_ptr() == first.data_ptr()
+    buffers.put_back(whole)
+    assert buffers.get(torch.Size((2, 3)), CPU).data_ptr() != first.data_ptr()  # too little for so much
+    assert buffers.get(torch.Size((25,)), CPU).data_ptr() != first.data_ptr()
+
+
+def test_only_a_few_are_kept():
+    buffers = Buffers()
+    made = [buffers.get(torch.Size((8,)), CPU) for _ in range(5)]
+    for one in made:
+        buffers.put_back(one)
+    again = {buffers.get(torch.Size((8,)), CPU).data_ptr() for _ in range(5)}
+    assert len(again & {one.data_ptr() for one in made}) == 2
