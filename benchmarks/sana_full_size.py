@@ -101,6 +101,7 @@ def overrides(name: str, work: Path, steps: int) -> list[str]:
         "train.ckpt.save_freq": steps,
         "logging.logger": ["console"],
         "validation.enable": False,
+        "guards.enable": False,
         "policy.parallelism.dp_shard_size": 1,
     }
     if name.startswith("sana-image-sft"):

@@ -198,6 +198,7 @@ class Bench:
             "train.epoch": 1000,
             "train.optm_warmup_steps": 0,
             "validation.enable": False,
+            "guards.enable": False,
             "logging.logger": [],
             "policy.parallelism.dp_shard_size": 1,
             "policy.diffusers.offload": False,

@@ -99,7 +99,7 @@ class Sample(Table):
     sde_type: Literal["sde", "cps"] = "sde"
     """Flow-GRPO: the stochastic step: the SDE, or coefficients-preserving sampling."""
     sde_window_size: Annotated[int, Field(ge=0, le=999)] = 0
-    """Flow-GRPO: stochastic steps of a sample, in one window (Flow-GRPO-Fast: 1 to 3); 0: every step but the last."""
+    """Flow-GRPO: stochastic steps of a sample, in one window (Flow-GRPO-Fast: 1 to 3); 0: every step of the range."""
     sde_window_range: tuple[Annotated[int, Field(ge=0, le=998)], Annotated[int, Field(ge=1, le=999)]] | None = None
     """Flow-GRPO: first step that a window may hold, and the one after the last; each group's window is drawn anew.
     Unset: every step but the last."""
