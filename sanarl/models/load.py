@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from sanarl.errors import UserError, first_line
-from sanarl.models import native_files, tiny
+from sanarl.models import hub, native_files, tiny
 from sanarl.models.base import FlowModel
 from sanarl.models.families import FAMILIES, Modality
 
@@ -113,7 +114,13 @@ def load_transformer(settings: ModelSettings, device: torch.device) -> nn.Module
         module, kind = _index(name, settings.revision)["transformer"]
         loader = getattr(import_module(module), kind)
         try:
-            found = loader.from_pretrained(name, subfolder="transformer", revision=settings.revision, dtype=dtype)
+            found = loader.from_pretrained(
+                name,
+                subfolder="transformer",
+                revision=settings.revision,
+                dtype=dtype,
+                local_files_only=_local_only(name, settings.revision),
+            )
         except (OSError, ValueError, RuntimeError) as error:
             raise _unloadable(name, error) from error
     return found.requires_grad_(False).eval().to(device)
@@ -155,6 +162,7 @@ def _from_pretrained(settings: ModelSettings) -> Any:
             name,
             revision=settings.revision,
             dtype=settings.dtypes,
+            local_files_only=_local_only(name, settings.revision),
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise _unloadable(name, error) from error
@@ -173,12 +181,14 @@ def _index(name: str, revision: str | None) -> Mapping[str, Any]:
         except (OSError, ValueError) as error:
             raise UserError(f"policy.model_name_or_path: {name} is no diffusers pipeline: {file}: {error}") from error
     try:
-        return DiffusionPipeline.load_config(name, revision=revision)
+        return DiffusionPipeline.load_config(name, revision=revision, local_files_only=_local_only(name, revision))
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"policy.model_name_or_path: {name} is neither a local folder nor a pipeline that the hub gives "
-            f"({first_line(error)}); embedded models: {', '.join(tiny.NAMES)}"
-        ) from error
+        raise _unloadable(name, error) from error
+
+
+@cache
+def _local_only(name: str, revision: str | None) -> bool:
+    return not Path(name).is_dir() and hub.local_only(name, revision, tiny.NAMES)
 
 
 def _unloadable(name: str, error: Exception) -> UserError:

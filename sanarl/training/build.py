@@ -31,6 +31,7 @@ from sanarl.runtime.world import World
 from sanarl.training import metering, settings, trackers, watching
 from sanarl.training.cached import cached, without_known_media
 from sanarl.training.card import Card
+from sanarl.training.fitting import check_fits
 from sanarl.training.job import Job
 
 DEFAULT_MODULES = {"sft": "sanarl.datasets.diffusers_dataset", "grpo": "sanarl.datasets.diffusion_nft"}
@@ -184,6 +185,7 @@ def parts(
     rewards = {which: _scoring(which) for which in {_training_rewards(config), evaluated, watched} if which}
     try:
         model = cached(load(model_settings(config), world.device), config)
+        check_fits(model, config.policy.diffusers.inference_size, config.sample_frames, _at_once(config), world.device)
         policy = build_policy(config, model)
         held_out = _held_out(config, prompts, model, rewards.get(evaluated))
         watch = watching.watch(config, fixed, model, rewards.get(watched)) if fixed else None
@@ -192,6 +194,13 @@ def parts(
             scoring.close()
         raise
     return Parts(config, module, dataset, world, model, policy, rewards, held_out, watch)
+
+
+def _at_once(config: Config) -> int:
+    """Samples that are decoded together; 0 where none are."""
+    evaluated = settings.evaluation_sampler(config, 1.0).mini_batch if config.validation.enable else 0
+    rollout = config.rollout
+    return max(evaluated, (rollout.n_generation_mini_batch or rollout.n_generation) if config.is_rl else 0)
 
 
 def _agree(dataset: Items, world: World) -> None:

@@ -12,7 +12,7 @@ import torch
 from sanarl.config import Config, Loaded
 from sanarl.errors import UserError
 from sanarl.runtime import folder as folders
-from sanarl.runtime import records
+from sanarl.runtime import leaving, memory, records
 from sanarl.runtime.console import Console
 from sanarl.runtime.folder import Found, Identity, RunFolder
 from sanarl.runtime.session import Saving, Session
@@ -52,7 +52,7 @@ def run(loaded: Loaded, dataset_module: str | None, resume: str | None, dry_run:
     """
     config = loaded.config
     torch.use_deterministic_algorithms(config.train.deterministic)
-    with Signals() as signals:
+    with Signals() as signals, leaving.noticed(), memory.explained():
         world = World.start()
         try:
             found = world.tell(_find(config, resume) if world.main else None)

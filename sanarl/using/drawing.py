@@ -8,7 +8,9 @@ from torch import Tensor
 
 from sanarl.maths import draw
 from sanarl.rollout.generate import Sampler, generate
+from sanarl.runtime import memory
 from sanarl.training import settings
+from sanarl.training.fitting import check_fits
 from sanarl.using.prompts import Prompts
 from sanarl.using.subject import Subject
 
@@ -43,9 +45,17 @@ class Drawing:
 
 
 def drawing(subject: Subject, prompts: Prompts, num_samples: int, seed: int | None) -> Drawing:
-    """As the run's evaluations draw, or the preset of the model says."""
-    sampler = settings.evaluation_sampler(subject.config, subject.policy.model.flow_shift)
-    return Drawing(prompts, num_samples, sampler, subject.config.train.seed if seed is None else seed)
+    """As the run's evaluations draw, or the preset of the model says.
+
+    Raises:
+        UserError: when a mini-batch cannot fit into memory.
+    """
+    config, model = subject.config, subject.policy.model
+    sampler = settings.evaluation_sampler(config, model.flow_shift)
+    at_once = min(sampler.mini_batch, len(prompts) * num_samples)
+    size = config.policy.diffusers.inference_size
+    check_fits(model, size, config.sample_frames, at_once, model.transformer.device)
+    return Drawing(prompts, num_samples, sampler, config.train.seed if seed is None else seed)
 
 
 def drawn(
@@ -56,6 +66,13 @@ def drawn(
     Yields:
         (rows, media (b, F, 3, H, W)).
     """
+    with memory.explained():
+        yield from _drawn(subject, which, drawing, batches)
+
+
+def _drawn(
+    subject: Subject, which: str, drawing: Drawing, batches: Sequence[list[int]]
+) -> Iterator[tuple[list[int], Tensor]]:
     at_once = max(AT_ONCE // drawing.sampler.mini_batch, 1)
     for start in range(0, len(batches), at_once):
         rows = [row for batch in batches[start : start + at_once] for row in batch]

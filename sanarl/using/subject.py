@@ -17,6 +17,7 @@ from sanarl.models.adapter import add_adapter, read_adapter
 from sanarl.models.adapter_file import described
 from sanarl.models.load import load_model, modality_of
 from sanarl.models.policy import Policy
+from sanarl.runtime import memory
 from sanarl.runtime.folder import RunFolder
 from sanarl.training import settings
 from sanarl.training.build import build_policy, model_settings
@@ -88,10 +89,11 @@ def opened(asked: Asked, device: torch.device) -> Subject:
         UserError: when it is not there, not readable, or does not fit together.
     """
     check(asked)
-    if asked.run is not None:
-        return _run(asked.run, asked.step, asked.overrides, device)
-    assert asked.model is not None, "one of the two"
-    return _model(asked.model, asked.lora, asked.overrides, device)
+    with memory.explained():
+        if asked.run is not None:
+            return _run(asked.run, asked.step, asked.overrides, device)
+        assert asked.model is not None, "one of the two"
+        return _model(asked.model, asked.lora, asked.overrides, device)
 
 
 def run_folder(path: Path) -> RunFolder:
