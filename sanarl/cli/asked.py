@@ -64,6 +64,8 @@ def overrides(
         width, by, height = size.lower().partition("x")
         if not (by and width.isdecimal() and height.isdecimal()):
             raise UserError(f"--size: found {size!r}; accepted: WIDTHxHEIGHT in pixels, such as 1024x1024")
+        if int(width) % 32 or int(height) % 32 or not (int(width) and int(height)):
+            raise UserError(f"--size: found {size!r}; accepted: multiples of 32, as the models' autoencoders ask")
         found.append(f"policy.diffusers.inference_size=[{height}, {width}]")
     if frames is not None:
         found.append(f"policy.diffusers.inference_frames={frames}")
@@ -78,8 +80,19 @@ def is_run(name: str) -> bool:
 
 
 def either(name: str, lora: Path | None, step: str | None, changes: tuple[str, ...]) -> "Asked":
-    """A run or a model, whichever the name is."""
+    """A run or a model, whichever the name is.
+
+    Raises:
+        UserError: when it is a folder with neither.
+    """
+    from sanarl.errors import UserError
     from sanarl.using.subject import Asked
+
+    if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in ("config.json", "model_index.json")):
+        raise UserError(
+            f"{name}: holds neither a run (config.json) nor a model of diffusers (model_index.json); a run's folder is "
+            "the one with the time as its name"
+        )
 
     run = Path(name) if is_run(name) else None
     return Asked(run, None if run is not None else name, lora, step, changes)

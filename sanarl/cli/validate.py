@@ -75,10 +75,13 @@ def _expanded(files: Sequence[str]) -> list[str]:
 
 
 def _verdict(file: str, arguments: Sequence[str]) -> Verdict:
+    from sanarl.cli import names
     from sanarl.config import ConfigError, load
 
     try:
-        return Verdict(file, load(file, arguments))
+        loaded = load(file, arguments)
+        wrong = names.faults(loaded)
+        return Verdict(file, None, tuple(wrong)) if wrong else Verdict(file, loaded)
     except ConfigError as error:
         return Verdict(file, None, error.faults)
 

@@ -13,6 +13,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from sanarl.errors import UserError
+from sanarl.models.layers import is_target
 from sanarl.models.native import convert_adapter
 
 NAME = "default"
@@ -72,18 +73,24 @@ def _check_targets(transformer: nn.Module, settings: LoraSettings) -> None:
     suffixes = sorted({re.sub(r"^.*?\d+\.", "", n) for n in layers})
     if isinstance(targets, str):
         try:
-            missing = [] if any(_is_target(n, targets) for n in layers) else [targets]
+            missing = [] if any(is_target(n, targets) for n in layers) else [targets]
         except re.error as error:
             raise UserError(f"policy.lora.target_modules: {targets!r} is no regular expression: {error}") from None
     else:
-        missing = [t for t in targets if not any(_is_target(n, [t]) for n in layers)]
+        missing = [t for t in targets if not any(is_target(n, [t]) for n in layers)]
     if missing:
         hints = {near for t in missing for near in difflib.get_close_matches(t, suffixes, n=2)}
         raise UserError(
             f"policy.lora.target_modules: nothing in {type(transformer).__name__} is called {', '.join(missing)}; "
             f"{'did you mean ' + ', '.join(sorted(hints)) + '?' if hints else 'its layers are ' + ', '.join(suffixes)}"
         )
-    adapted = [n for n in layers if _is_target(n, targets)]
+    adapted = [n for n in layers if is_target(n, targets)]
+    widest = max(min(transformer.get_submodule(n).weight.shape[:2]) for n in adapted)
+    for key, rank in {"r": settings.r, **{f"r_pattern.{n}": r for n, r in settings.r_pattern.items()}}.items():
+        if rank > widest:
+            raise UserError(
+                f"policy.lora.{key}: found {rank}; accepted at most {widest}, the width of the widest of these layers"
+            )
     for key, pattern in (("r_pattern", settings.r_pattern), ("alpha_pattern", settings.alpha_pattern)):
         for name in pattern:
             try:
@@ -92,12 +99,6 @@ def _check_targets(transformer: nn.Module, settings: LoraSettings) -> None:
                 raise UserError(f"policy.lora.{key}: {name!r} is no regular expression: {error}") from None
             if not found:
                 raise UserError(f"policy.lora.{key}: {name!r} is the name of no layer in target_modules")
-
-
-def _is_target(name: str, targets: list[str] | str) -> bool:
-    if isinstance(targets, str):
-        return re.fullmatch(targets, name) is not None
-    return any(name == t or name.endswith(f".{t}") for t in targets)
 
 
 def read_adapter(path: Path, transformer: nn.Module, settings: LoraSettings) -> dict[str, Tensor]:

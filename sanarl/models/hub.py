@@ -6,6 +6,7 @@ import httpx
 from huggingface_hub import constants, get_token, try_to_load_from_cache
 
 from sanarl.errors import UserError
+from sanarl.importing import nearest
 
 TIMEOUT_S = 10.0
 INDEX = "model_index.json"
@@ -22,10 +23,10 @@ def local_only(name: str, revision: str | None, embedded: Mapping[str, object]) 
         UserError: saying what to do, when the hub has no such model for us, or is away and the cache has none.
     """
     key = f"policy.model_name_or_path: {name}"
-    cached = isinstance(try_to_load_from_cache(name, INDEX, revision=revision), str) if "/" in name else False
     others = f"accepted: a folder with {INDEX}, a hub id (owner/name), or {', '.join(embedded)}"
     if name.count("/") != 1 or not all(name.split("/")) or name.startswith((".", "~")):
-        raise UserError(f"{key}: there is no such folder, and it is no hub id; {others}")
+        raise UserError(f"{key}: there is no such folder, and it is no hub id{nearest(name, list(embedded))}; {others}")
+    cached = isinstance(try_to_load_from_cache(name, INDEX, revision=revision), str)
     if constants.HF_HUB_OFFLINE:
         if cached:
             return True

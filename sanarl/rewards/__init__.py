@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sanarl.errors import UserError
-from sanarl.importing import import_named, nearest, where
+from sanarl.importing import import_named, is_path, nearest, where
 
 if TYPE_CHECKING:
     from sanarl.rewards.mix import Mix
@@ -43,7 +44,7 @@ NOT_YET = {
     "video_ocr": "ocr reads the frames of clips",
 }
 
-__all__ = ["NOT_YET", "TABLE", "build"]
+__all__ = ["NOT_YET", "TABLE", "build", "unknown"]
 
 
 def build(reward_function: Mapping[str, float], arguments: Mapping[str, Mapping[str, Any]] | None = None) -> Mix:
@@ -95,15 +96,26 @@ def _label(name: str) -> str:
     return name.rpartition(":")[2]
 
 
+def unknown(name: str) -> str | None:
+    """Why a name can be no reward, without importing anything; None when it can."""
+    if name in TABLE:
+        return None
+    module, colon, _ = name.rpartition(":")
+    if not colon:
+        if name.lower() in NOT_YET:
+            return f"is not available in this version: {NOT_YET[name.lower()]}; accepted: {_accepted()}"
+        return f"is not known{nearest(name, sorted(TABLE))}; accepted: {_accepted()}"
+    if is_path(module) and not Path(module).expanduser().is_file():
+        return f"is in no file: there is none at {module}"
+    return None
+
+
 def _resolve(name: str, arguments: Mapping[str, Any]) -> Any:
     """The callable behind a name."""
     target = TABLE.get(name, name)
     module_name, colon, attribute = target.rpartition(":")
     if not colon:
-        if name.lower() in NOT_YET:
-            instead = NOT_YET[name.lower()]
-            raise UserError(f"reward {name!r} is not available in this version: {instead}; accepted: {_accepted()}")
-        raise UserError(f"reward {name!r} is not known{nearest(name, sorted(TABLE))}; accepted: {_accepted()}")
+        raise UserError(f"reward {name!r} {unknown(name)}")
     try:
         module = import_named(module_name)
     except UserError as error:

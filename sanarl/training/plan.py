@@ -10,6 +10,9 @@ from sanarl.training import settings
 from sanarl.training.build import Parts
 from sanarl.training.job import Job
 
+LARGE = 100_000_000
+"""Parameters beyond which a CPU is no place to train."""
+
 
 def overview(made: Parts, total: int) -> list[str]:
     """Model, trained share, data, steps, batch."""
@@ -28,6 +31,10 @@ def overview(made: Parts, total: int) -> list[str]:
         f"({trained / whole:.2%}) are trained, on {world.size} x {world.device.type}",
         f"{len(made.dataset)} items, {total} steps, {what}",
     ]
+    if world.device.type == "cpu" and whole > LARGE:
+        lines.append(
+            "warning: torch sees no GPU here, and a model of this size takes days on a CPU; `sanarl doctor` says why"
+        )
     lines += made.dataset.notes
     if made.watch is not None:
         fixed = made.watch.held_out

@@ -84,7 +84,7 @@ def _train(loaded: Loaded, made: Parts, resume: str | None, found: Found | None,
             finally:
                 session.close()
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG):
                 raise
             raise UserError(
                 f"{folder.path}: {error.strerror}; make room and go on with --resume auto: what was saved is untouched"

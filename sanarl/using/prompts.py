@@ -81,7 +81,10 @@ def _own(asked: Asked, module: str | None) -> list[Any]:
 def _set(asked: Asked, name: str, limit: int | None) -> list[Any]:
     stem, _, split = name.partition(":")
     config = _pointed_at(asked, stem, split or "test", limit)
-    return validation_items(config, load_module(SHAPES if stem == "shapes" else SETS))
+    try:
+        return validation_items(config, load_module(SHAPES if stem == "shapes" else SETS))
+    except UserError as error:
+        raise UserError(f"--prompts {name}: {error}") from error
 
 
 def _pointed_at(asked: Asked, name: str, split: str, limit: int | None) -> Config:

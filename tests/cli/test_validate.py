@@ -98,3 +98,36 @@ def test_presets_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     code, out, _ = run(capsys, monkeypatch, "presets", "diff", "tiny-image-sft", "tiny-image-sft-lora")
     assert "policy.lora.r: unset -> 16" in out.splitlines()
     assert not any(line.startswith("policy.lora:") for line in out.splitlines())
+
+
+def test_names_are_checked_at_their_lines_without_torch(tmp_path: Path) -> None:
+    text = Path("presets/tiny-image-nft.toml").read_text(encoding="utf-8")
+    file = tmp_path / "mine.toml"
+    text = text.replace('"attn1.to_q"', '"attn1.to_qq"').replace(
+        "{ shapes = 1.0 }", '{ shapez = 1.0, "no.py:f" = 1.0 }'
+    )
+    file.write_text(text, encoding="utf-8")
+    lines = text.splitlines()
+    targets, rewards = (next(n for n, line in enumerate(lines, 1) if key in line) for key in ("target_mod", "shapez"))
+    code = f"import sys; sys.argv = ['sanarl', 'validate', {str(file)!r}, '--set', 'guards.reward_function=ocrr']\n"
+    code += "from sanarl import cli\ntry:\n    cli.main()\nexcept SystemExit as stop:\n    assert stop.code == 2\n"
+    code += "assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = [line.partition("; accepted")[0] for line in done.stderr.splitlines()]
+    assert said == [
+        "--set guards.reward_function=ocrr: guards.reward_function.ocrr: is not known; did you mean 'ocr'?",
+        f"{file}:{rewards}: train.train_policy.reward_function.shapez: is not known; did you mean 'shapes'?",
+        f'{file}:{rewards}: train.train_policy.reward_function."no.py:f": is in no file: there is none at no.py',
+        f"{file}:{targets}: policy.lora.target_modules: no layer is called attn1.to_qq; did you mean attn1.to_q?",
+    ]
+
+
+@pytest.mark.parametrize(("preset", "most"), [("tiny-image-sft-lora", 96), ("sana-image-sft-lora", 2240)])
+def test_a_rank_beyond_the_layers_is_refused(
+    preset: str, most: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = run(capsys, monkeypatch, "validate", preset, "--set", "policy.lora.r=4096")
+    assert code == 2
+    assert f"policy.lora.r: found 4096; accepted at most {most}, the width of the widest of these layers" in err
+    assert run(capsys, monkeypatch, "validate", preset, "--set", f"policy.lora.r={most}")[0] == 0

@@ -93,10 +93,10 @@ def test_a_folder_with_missing_or_damaged_weights_is_refused(pipeline_folder, tm
         load_model(settings(folder), CPU)
 
 
-@pytest.mark.filterwarnings("ignore:The `local_dir_use_symlinks` argument")  # between diffusers and huggingface_hub
-def test_a_name_that_is_nowhere_names_the_embedded_models():
-    with pytest.raises(UserError, match=r"neither a local folder nor .*embedded models: tiny-image"):
-        load_model(settings("nobody/nothing-at-all"), CPU)
+@pytest.mark.parametrize("name", ["nowhere", "./nobody/nothing", "nobody/nothing/at-all", "nobody/nothing-at-all"])
+def test_a_name_that_is_nowhere_names_the_embedded_models(name):
+    with pytest.raises(UserError, match=rf"model_name_or_path: {name}.*accepted: a folder .* tiny-image, tiny-video"):
+        load_model(settings(name), CPU)
 
 
 def test_a_picture_model_is_no_video_model(pipeline_folder):
