@@ -37,14 +37,3 @@ def test_guards_are_on_unless_they_are_turned_off():
 
     for preset in preset_names():
         assert load(preset).config.guards.enable
-
-
-def test_a_large_model_without_a_gpu_is_remarked_on(train, monkeypatch, capsys):
-    from sanarl.training import plan
-
-    keys = ["validation.enable=false", "train.max_num_steps=1", 'logging.logger=["console"]']
-    train("sft-lora", *keys)
-    assert "no GPU" not in capsys.readouterr().err
-    monkeypatch.setattr(plan, "LARGE", 1000)
-    train("sft-lora", *keys, into="large")
-    assert "warning: torch sees no GPU here" in capsys.readouterr().err

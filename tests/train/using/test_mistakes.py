@@ -435,3 +435,14 @@ def test_a_mistake_is_answered_by_one_page(name, desk, hub, recwarn):
 def test_no_page_without_its_mistake():
     assert sorted(path.stem for path in PAGES.iterdir()) == sorted(CASES)
     assert len(CASES) > 40
+
+
+def test_a_large_model_without_a_gpu_is_remarked_on(train, monkeypatch, capsys):
+    from sanarl.training import plan
+
+    keys = ["validation.enable=false", 'logging.logger=["console"]']
+    train("sft-lora", *keys)
+    assert "no GPU" not in capsys.readouterr().err
+    monkeypatch.setattr(plan, "LARGE", 1000)
+    train("sft-lora", *keys, into="large")
+    assert "warning: torch sees no GPU here" in capsys.readouterr().err
