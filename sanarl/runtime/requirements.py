@@ -20,6 +20,7 @@ State = Literal["ok", "missing", "too old", "not accepted", "broken"]
 
 IMPORTS = {
     "pillow": "PIL.Image",
+    "pyyaml": "yaml",
     "scipy": "scipy.ndimage",
     "transformers": "transformers:Gemma2Model",
     "diffusers": "diffusers:SanaPipeline",

@@ -415,6 +415,7 @@ def plain(text, desk):
     text = re.sub(r"\d{8}-\d{6}(-\d+)?", "RUN", text)
     text = re.sub(r"/\S*pipeline0/smallest", "MODEL", text)
     text = re.sub(r"http://127\.0\.0\.1:\d{4,}", "http://HUB", text)
+    text = re.sub(r"accepted: [a-z0-9_, ]+, or your own", "accepted: NAMES, or your own", text)
     text = re.sub(r"machine has [\d.]+ GB", "machine has SO MANY GB", text)
     return re.sub(r"/\S*/lib/python3\.\d+", "LIB", text)
 
