@@ -53,10 +53,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Cond(Rows):
-    """What the transformer attends to: text embeddings and which of their tokens are real."""
+    """What the transformer attends to: text embeddings, which of their tokens are real, and a frame that is given."""
 
     embeds: Tensor  # (B, L, D)
     mask: Tensor  # (B, L) 1 = keep, 0 = padding
+    first: Tensor | None = None  # (B, C, 1, H, W) clean latents of the first frame, of image-to-video
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Supervised fine-tuning: conditional flow matching (Lipman et al., arXiv:2210.02747, eq. 9) on captioned latents."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -21,6 +21,8 @@ class Settings:
     logit_std: float
     flow_shift: float
     caption_dropout: float = 0.0
+    image_to_video: bool = False
+    """Give the first latent frame and train the others on it."""
 
 
 def terms(
@@ -57,8 +59,11 @@ def terms(
             z = draw.normal(ids[rows], (), *key, "sigma")
             sigma = training_sigma(z, settings.density, settings.logit_mean, settings.logit_std, settings.flow_shift)
             sigma = sigma.to(x0.device, x0.dtype)
-            v = policy.velocity(interpolate(x0, noise, sigma), sigma, cond[rows])
-            loss = per_sample((v - (noise - x0)) ** 2).mean()
+            told = replace(cond[rows], first=x0[:, :, :1]) if settings.image_to_video else cond[rows]
+            error = policy.velocity(interpolate(x0, noise, sigma), sigma, told) - (noise - x0)
+            if settings.image_to_video:
+                error = error[:, :, 1:]  # (B, C, F - 1, H, W): what is given is not predicted
+            loss = per_sample(error**2).mean()
             yield Term(loss, weight=len(rows) / len(ids), metrics={"sigma": sigma.mean()})
 
 

@@ -60,7 +60,7 @@ def evaluate(
     subjects.check(asked)
     names = _rewards(asked, rewards)
     mix = scorers.build(dict.fromkeys(names, 1.0), {name: given for name, given in names.items() if given})
-    texts = wanted.named(asked, prompts, num_prompts, dataset_module)
+    texts = wanted.starting(asked, wanted.named(asked, prompts, num_prompts, dataset_module), None)
     opened = subjects.opened(asked, World.start().device)
     plan = drawing.drawing(opened, texts, num_samples, seed)
     what = scoring.plan(opened, plan, names, base)

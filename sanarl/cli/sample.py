@@ -22,6 +22,7 @@ def sample(
         str | None,
         typer.Option(help="A file (.txt, .jsonl), SET or SET:SPLIT, or validation: the run's own held-out prompts."),
     ] = None,
+    image: Annotated[Path | None, typer.Option(help="Picture that clips start from (image-to-video).")] = None,
     num_prompts: Annotated[int | None, typer.Option(min=1, help="Only the first of --prompts.")] = None,
     num_samples: Annotated[int, typer.Option(min=1, help="Samples of a prompt.")] = 1,
     compare: Annotated[bool, typer.Option("--compare", help="Base and trained side by side, same noise.")] = False,
@@ -53,6 +54,7 @@ def sample(
 
     subject.check(asked)
     texts = wanted.texts(prompt or []) if prompts is None else wanted.named(asked, prompts, num_prompts, dataset_module)
+    texts = wanted.starting(asked, texts, image)
     opened = subject.opened(asked, World.start().device)
     plan = drawing.drawing(opened, texts, num_samples, seed)
     files = sampling.sample(opened, plan, out, compare, lambda path: None if quiet else print(path))

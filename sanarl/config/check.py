@@ -84,10 +84,25 @@ def _model(config: Config, _: Set[str]) -> Iterator[Finding]:
     image_only = "video" not in last and (config.is_tiny or _IMAGE_ID.search(last) is not None)
     if config.family == "sana" and image_only and is_video:
         yield fault(key, f"found true; accepted false: {named} makes images", about)
+    if config.policy.diffusers.image_to_video:
+        yield from _image_to_video(config)
     yield from _native(config)
     if config.policy.lora is None and config.is_rl:
         text = f"missing: {config.grpo.trainer_type} trains an adapter; write the table [policy.lora]"
         yield fault("policy.lora", text)
+
+
+def _image_to_video(config: Config) -> Iterator[Finding]:
+    key, diffusers = "policy.diffusers.image_to_video", config.policy.diffusers
+    if not diffusers.is_video:
+        yield fault(key, "found true; accepted false: pictures are made, not clips", "policy.diffusers.is_video")
+        return
+    if config.is_rl:
+        yield fault(key, "found true; accepted false: clips that start from a picture are for sft", f"{_TASK}.type")
+    for name in ("inference_frames", "train_frames"):
+        if getattr(diffusers, name) == 1:
+            about = f"policy.diffusers.{name}"
+            yield fault(about, "found 1; accepted 5 or more: the first frame is given, the others are made", key)
 
 
 def _native(config: Config) -> Iterator[Finding]:

@@ -97,7 +97,9 @@ class DatasetModule:
         if self.get_val_dataset is None:
             return None
         source = self._call(self.get_val_dataset, "get_val_dataset", config)
-        check = partial(checked_rl, module=self.name, function="get_val_dataset")
+        check: Callable[[Any, int], Item] = partial(checked_rl, module=self.name, function="get_val_dataset")
+        if config.policy.diffusers.image_to_video:
+            check = partial(checked_start, module=self.name, size=config.policy.diffusers.inference_size)
         return Items(source, self.name, self.file, check)
 
     def _call(self, function: Callable[[Any], Any], label: str, config: Any) -> Any:
@@ -280,3 +282,14 @@ def checked_rl(item: Any, index: int, module: str, function: str = "get_dataset"
     if not isinstance(metadata, dict):
         raise _fail(module, function, index, "metadata", describe(metadata), "a dict")
     return {"prompt": prompt, "metadata": metadata}
+
+
+def checked_start(item: Any, index: int, module: str, size: Size) -> Item:
+    """A valid validation item of image-to-video: that of ``checked_rl``, and ``first`` (1, 3, H, W), its first frame.
+
+    Raises:
+        UserError: Naming module, function, index and key, with what was found and what is accepted.
+    """
+    function = "get_val_dataset"
+    media = checked_sft(item, index, module, [size], None, function)["media"]
+    return {**checked_rl(item, index, module, function), "first": media[:1]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,8 @@ def get_dataset(config: Config) -> Sequence[dict[str, Any]]:
 def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
     """The captions of validation.dataset.local_dir: of every json file there, with or without a picture.
 
+    For image-to-video the pairs there, whose clips give their first frame.
+
     It may also be a file: .txt with a prompt a line, or .jsonl with an object a line.
 
     Raises:
@@ -55,6 +58,9 @@ def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
             raise UserError(f"{key}: {error}") from error
     folder = _folder(config.validation.dataset, key, ("test", "dev"))
     try:
+        if config.policy.diffusers.image_to_video:
+            view = replace(settings.view(config), sizes=(config.policy.diffusers.inference_size,))
+            return MediaFolder(folder, view, config.data.caption_keys, config.data.on_bad)
         return _items(folder, config)
     except UserError as error:
         raise UserError(f"{key}: {error}") from error

@@ -80,7 +80,15 @@ def get_val_dataset(config: Config) -> Sequence[dict[str, Any]]:
     """
     which = _split(config.validation.dataset, "validation.dataset", ("dev", "test", "train"))
     prompts = _world(config).balanced(which, config.validation.num_prompts or NUM_VALIDATION)
+    if config.policy.diffusers.image_to_video:
+        return [{"prompt": prompt, "media": _start(prompt, i, _side(config))} for i, prompt in enumerate(prompts)]
     return [{"prompt": prompt, "metadata": {}} for prompt in prompts]
+
+
+def _start(prompt: str, index: int, size: int) -> torch.Tensor:
+    """The first frame (1, 3, size, size) of a clip that shows held-out prompt number ``index``."""
+    drawn = clips.render(prompt, random.Random(f"shapes start {index}"), 2, size)[:1]
+    return torch.from_numpy(drawn).permute(0, 3, 1, 2).float() / 255
 
 
 def _world(config: Config) -> ModuleType:

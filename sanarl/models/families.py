@@ -38,5 +38,6 @@ FAMILIES = {
     for family in (
         Family("SanaPipeline", "sanarl.models.sana:Sana", "image"),
         Family("SanaVideoPipeline", "sanarl.models.sana:Sana", "video"),
+        Family("SanaImageToVideoPipeline", "sanarl.models.sana:Sana", "video"),
     )
 }

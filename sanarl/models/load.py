@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from diffusers import DiffusionPipeline
+from diffusers import DiffusionPipeline, SanaImageToVideoPipeline
 from diffusers.utils import logging as diffusers_logging
 from torch import nn
 from transformers.utils import logging as transformers_logging
@@ -39,6 +39,8 @@ class ModelSettings:
     offload: bool
     vae_tiles: bool | Literal["auto"]
     gradient_checkpointing: bool
+    image_to_video: bool = False
+    """Clips start from a picture."""
     base_pipeline: str | None = None
     """Where a native checkpoint gets text encoder and autoencoder from."""
     native_config: str | None = None
@@ -83,6 +85,7 @@ def wrapped(pipeline: Any, settings: ModelSettings, device: torch.device) -> Flo
     """
     family = FAMILIES[type(pipeline).__name__]
     family.check(settings.modality, settings.name_or_path)
+    pipeline = _started_from(pipeline, settings)
     model = family.wrapper()(
         pipeline,
         size=settings.size,
@@ -97,6 +100,18 @@ def wrapped(pipeline: Any, settings: ModelSettings, device: torch.device) -> Flo
     if settings.gradient_checkpointing:
         model.transformer.enable_gradient_checkpointing()
     return model
+
+
+def _started_from(pipeline: Any, settings: ModelSettings) -> Any:
+    """The pipeline that takes a picture to start from, when one is asked for: the parts are the same."""
+    if settings.image_to_video:
+        return SanaImageToVideoPipeline(**pipeline.components)
+    if isinstance(pipeline, SanaImageToVideoPipeline):
+        raise UserError(
+            f"policy.diffusers.image_to_video: false, but {settings.name_or_path} is a SanaImageToVideoPipeline, whose "
+            "clips start from a picture; set it to true"
+        )
+    return pipeline
 
 
 def load_transformer(settings: ModelSettings, device: torch.device) -> nn.Module:

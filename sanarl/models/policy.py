@@ -8,6 +8,7 @@ that the optimiser steps.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -119,7 +120,8 @@ class Policy:
         v = self.velocity(x_t, sigma, cond)
         if empty is None:
             return v
-        v_empty = self.velocity(x_t, sigma, empty[torch.zeros(len(x_t), dtype=torch.int64)])
+        rows = torch.zeros(len(x_t), dtype=torch.int64)
+        v_empty = self.velocity(x_t, sigma, replace(empty[rows], first=cond.first))
         return v_empty + guidance_scale * (v - v_empty)
 
     def empty_prompt(self, guidance_scale: float) -> Cond | None:

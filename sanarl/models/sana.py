@@ -118,18 +118,36 @@ class Sana:
         """Velocity at ``x_t`` and ``sigma`` (B,), computed in the transformer's dtype.
 
         Pipelines for pictures multiply the timestep by the transformer's timestep_scale; those for video have none.
+        A first frame that is given takes the place of the noisy one, at timestep 0, as SanaImageToVideoPipeline has it;
+        its velocity is the straight line to it, so that every solver ends there.
         """
         dtype = self.transformer.dtype
+        timestep = sigma.float() * TIMESTEPS * self._timestep_scale
+        if cond.first is not None:
+            noisy, x_t = x_t, torch.cat([cond.first.to(x_t.dtype), x_t[:, :, 1:]], dim=2)
+            timestep = self._timestep_of_tokens(timestep, x_t)
         out = self.transformer(
             x_t.to(dtype),
             encoder_hidden_states=cond.embeds.to(dtype),
             encoder_attention_mask=cond.mask,
-            timestep=sigma.float() * TIMESTEPS * self._timestep_scale,
+            timestep=timestep,
             return_dict=False,
         )[0]
         if self._learned_sigma:
             out = out.chunk(2, dim=1)[0]
-        return out.to(x_t.dtype)
+        out = out.to(x_t.dtype)
+        if cond.first is None:
+            return out
+        line = (noisy[:, :, :1] - x_t[:, :, :1]) / sigma.to(x_t.dtype).view(-1, 1, 1, 1, 1)
+        return torch.cat([line, out[:, :, 1:]], dim=2)
+
+    def _timestep_of_tokens(self, timestep: Tensor, x_t: Tensor) -> Tensor:
+        """(B,) -> (B, 1, F', H', W') for the transformer's patches of ``x_t``; 0 for the first latent frame."""
+        edges = zip(x_t.shape[2:], self.transformer.config.patch_size, strict=True)
+        patches = [cells // patch for cells, patch in edges]
+        spread = timestep.view(-1, 1, 1, 1, 1).repeat(1, 1, *patches)
+        spread[:, :, 0] = 0.0
+        return spread
 
 
 def _default_instruction(pipeline: SanaPipeline | SanaVideoPipeline) -> list[str]:

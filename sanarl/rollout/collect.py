@@ -28,6 +28,7 @@ class Request:
     metadata: list[dict[str, Any]]
     ids: Tensor  # (B,) int64
     groups: Tensor  # (B,) int64
+    first: Tensor | None = None  # (B, 1, 3, H, W) the frames that clips start from, of image-to-video
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ def collect(
     parts: list[Rollout] = []
     shown: list[Tensor] = []
     thumbnails = [torch.zeros(0, 0)]
-    for rows, part, media in generate(policy, request.prompts, request.ids, request.groups, sampler, key):
+    asked = request.prompts, request.ids, request.groups
+    for rows, part, media in generate(policy, *asked, sampler, key, request.first):
         listed = rows.tolist()
         if scoring is not None:
             scoring.submit(listed, media, part.prompts, [request.metadata[i] for i in listed], only_strict)

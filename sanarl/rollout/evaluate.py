@@ -26,6 +26,8 @@ class HeldOut:
     key: draw.Key
     scoring: Scoring | None
     deadline_s: float
+    first: Tensor | None = None
+    """(number of prompts, 1, 3, H, W): the frames that clips start from, of image-to-video."""
     num_shown: int = 32
 
     def __len__(self) -> int:
@@ -60,6 +62,7 @@ def evaluate(policy: Policy, held_out: HeldOut, world: World) -> Evaluated:
         metadata=[held_out.metadata[i // repeat] for i in mine],
         ids=torch.tensor(mine, dtype=torch.int64),
         groups=torch.tensor([i // repeat for i in mine], dtype=torch.int64),
+        first=None if held_out.first is None else held_out.first[[i // repeat for i in mine]],
     )
     shown_rows = range(0, len(mine), max(len(mine) // held_out.num_shown, 1))  # evenly spread
 

@@ -1,7 +1,7 @@
 """Sampling from a policy."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ def generate(
     groups: Tensor,
     sampler: Sampler,
     key: draw.Key,
+    first: Tensor | None = None,
 ) -> Iterator[tuple[Tensor, Rollout, Tensor]]:
     """Sample one picture or clip for every entry of ``prompts``, a mini-batch at a time.
 
@@ -51,6 +52,7 @@ def generate(
         groups: (B,) int64, group of each sample.
         sampler: steps, guidance, solver.
         key: what these samples are for, for example (seed, step).
+        first: (B, 1, 3, H, W) in [0, 1], the frame that each clip starts from, of image-to-video.
 
     Yields:
         (rows (b,) int64, the samples of these rows, their media (b, F, 3, H, W)).
@@ -64,6 +66,8 @@ def generate(
     same = groups if how is not None and how.same_latent else ids
     for rows in torch.arange(len(prompts)).split(sampler.mini_batch):
         part = cond[rows]
+        if first is not None:
+            part = replace(part, first=model.encode_media(first[rows], len(rows)))
         velocity = _Velocity(policy, part, empty, sampler.guidance_scale)
         noise = draw.normal(same[rows], model.latent_shape, *key, "noise").to(device)
         path = None

@@ -297,6 +297,7 @@ def model_settings(config: Config) -> ModelSettings:
         max_prompt_length=diffusers.max_prompt_length,
         complex_human_instruction=diffusers.complex_human_instruction,
         motion_score=diffusers.motion_score,
+        image_to_video=diffusers.image_to_video,
         offload=diffusers.offload,
         vae_tiles=diffusers.vae_tiles,
         gradient_checkpointing=policy.model_gradient_checkpointing,
@@ -347,4 +348,5 @@ def _held_out(config: Config, chosen: list[Any], model: FlowModel, scoring: Scor
         key=settings.evaluation_key(config.train.seed),
         scoring=scoring,
         deadline_s=settings.SCORING_DEADLINE_S,
+        first=torch.stack([item["first"] for item in chosen]) if config.policy.diffusers.image_to_video else None,
     )

@@ -84,9 +84,12 @@ class Card:
         if config.policy.lora is None:
             load = f'from diffusers import {self.pipeline}\n\npipe = {self.pipeline}.from_pretrained("PATH")\n'
         elif config.is_tiny:
+            made = f'load_pipeline("{base}")'
+            also = ""
+            if diffusers.image_to_video:
+                made, also = f"{self.pipeline}(**{made}.components)", f"from diffusers import {self.pipeline}\n"
             load = (
-                "from sanarl.models.tiny import load_pipeline\n\n"
-                f'pipe = load_pipeline("{base}")\npipe.load_lora_weights("PATH")\n'
+                f'{also}from sanarl.models.tiny import load_pipeline\n\npipe = {made}\npipe.load_lora_weights("PATH")\n'
             )
         elif config.is_native:
             half = '{"transformer": torch.bfloat16, "default": torch.bfloat16}'
@@ -111,9 +114,12 @@ class Card:
             f"guidance_scale={sample.guidance_scale:g},\n     max_sequence_length={diffusers.max_prompt_length}, "
             f"{instruction}use_resolution_binning=False)"
         )
+        if diffusers.image_to_video:
+            call = call.replace("pipe(", 'pipe(load_image("first_frame.png"), ', 1)
         if clip:
+            helpers = "export_to_video, load_image" if diffusers.image_to_video else "export_to_video"
             use = (
-                f"from diffusers.utils import export_to_video\n\nclip = {call}.frames[0]\n"
+                f"from diffusers.utils import {helpers}\n\nclip = {call}.frames[0]\n"
                 f'export_to_video(clip, "clip.mp4", fps={diffusers.fps:g})\n'
             )
         else:

@@ -136,6 +136,7 @@ def sft_setup(config: Config) -> sft_loop.Setup:
         logit_std=diffusers.logit_std,
         flow_shift=diffusers.train_flow_shift,
         caption_dropout=diffusers.caption_dropout,
+        image_to_video=diffusers.image_to_video,
     )
     return sft_loop.Setup(config.samples_per_step, settings, config.train.seed)
 

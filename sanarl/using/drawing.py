@@ -43,6 +43,11 @@ class Drawing:
         """The prompt of a row."""
         return self.prompts.texts[row // self.num_samples]
 
+    def first(self, rows: list[int]) -> Tensor | None:
+        """The frames (B, 1, 3, H, W) that the clips of these rows start from, of image-to-video."""
+        found = self.prompts.first
+        return None if found is None else found[[row // self.num_samples for row in rows]]
+
 
 def drawing(subject: Subject, prompts: Prompts, num_samples: int, seed: int | None) -> Drawing:
     """As the run's evaluations draw, or the preset of the model says.
@@ -85,5 +90,6 @@ def _drawn(
                 ids // drawing.num_samples,
                 drawing.sampler,
                 drawing.key,
+                drawing.first(rows),
             ):
                 yield ids[part].tolist(), media

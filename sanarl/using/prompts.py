@@ -1,11 +1,15 @@
 """Prompts from a command line: texts, a file, a known set, or a run's own held-out ones."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from sanarl.config import Config
+from sanarl.data.media import WHITE, decode_cropped
 from sanarl.data.module import load as load_module
 from sanarl.data.prompts import read_metadata, read_prompts
 from sanarl.errors import UserError
@@ -24,6 +28,8 @@ class Prompts:
     name: str
     texts: list[str]
     metadata: list[dict[str, Any]]
+    first: Tensor | None = None
+    """(number of prompts, 1, 3, H, W): the frames that clips start from, of image-to-video."""
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -52,7 +58,25 @@ def named(asked: Asked, name: str, limit: int | None, module: str | None) -> Pro
     else:
         items = _set(asked, name, limit)
     items = items[:limit]
-    return Prompts(name, [item["prompt"] for item in items], [item["metadata"] for item in items])
+    first = torch.stack([item["first"] for item in items]) if items and "first" in items[0] else None
+    return Prompts(name, [item["prompt"] for item in items], [item["metadata"] for item in items], first)
+
+
+def starting(asked: Asked, prompts: Prompts, image: Path | None) -> Prompts:
+    """The prompts with what their clips start from: ``image`` for all, or what came with them.
+
+    Raises:
+        UserError: when the model's clips start from a picture and there is none, or the other way round.
+    """
+    diffusers = configuration(asked).policy.diffusers
+    if image is not None:
+        if not diffusers.image_to_video:
+            raise UserError("--image: this model makes everything itself; policy.diffusers.image_to_video is false")
+        frame = decode_cropped(image, (diffusers.inference_size,), WHITE)
+        return replace(prompts, first=frame[None, None].expand(len(prompts), *[-1] * 4))
+    if diffusers.image_to_video and prompts.first is None:
+        raise UserError("this model's clips start from a picture: name it with --image, or use --prompts validation")
+    return prompts
 
 
 def texts(prompts: list[str]) -> Prompts:

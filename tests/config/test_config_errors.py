@@ -112,6 +112,11 @@ TEXTS: dict[str, str] = {
     "rule_lora_names_sft": POLICY + LORA + SFT,
     "rule_image_is_video": SANA + SFT + "[policy.diffusers]\nis_video = true\n",
     "rule_video_is_image": VIDEO + SFT,
+    "rule_start_of_pictures": POLICY + SFT + "[policy.diffusers]\nimage_to_video = true\n",
+    "rule_start_in_rl": VIDEO
+    + LORA
+    + NFT
+    + "[policy.diffusers]\nis_video = true\nimage_to_video = true\ninference_frames = 1\n",
     "rule_native": POLICY.replace('"tiny-image"', '"hf://owner/repo/SANA.pth"')
     + SFT
     + "[policy.diffusers]\nis_video = true\n",

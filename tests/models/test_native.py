@@ -49,6 +49,7 @@ def settings(path, **changes):
         "complex_human_instruction": False,
         "motion_score": None,
         "offload": True,
+        "vae_tiles": "auto",
         "gradient_checkpointing": False,
     }
     return ModelSettings(**(values | changes))

@@ -150,6 +150,9 @@ class Diffusers(Table):
     """Video: frames of a training clip."""
     fps: Annotated[float, Field(gt=0, le=240)] = 16.0
     """Video: frames a second of clips that are read, by their time stamps, and written."""
+    image_to_video: bool = False
+    """Video, SFT: clips start from a picture, as SanaImageToVideoPipeline's do. Training gives the first frame of each
+    clip and learns the others; previews start from the first frames of the held-out clips."""
     motion_score: Annotated[int, Field(ge=0, le=1000)] | None = None
     """Appended to every prompt as " motion score: N.", as SANA-Video was trained with; unset: nothing is."""
     timesteps_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0

@@ -155,6 +155,16 @@ def test_frames_a_second_of_clips_that_are_read(lab, tmp_path):
         )
 
 
+@honours(f"{DIFFUSERS}.image_to_video")
+def test_clips_that_start_from_a_picture(labs):
+    # The first frame is given, so that the loss is another; the rest of the machinery, tests/train/test_starts.py runs.
+    lab = labs(5)
+    losses = [
+        lab.quick("sft-lora", f"{DIFFUSERS}.image_to_video={value}").metrics[0]["loss"] for value in ("false", "true")
+    ]
+    assert losses[0] != losses[1] == pytest.approx(losses[0], rel=0.3)
+
+
 @honours(f"{DIFFUSERS}.vae_tiles")
 def test_tiles_of_the_autoencoder(lab):
     # 288 pixels are more than a tile.
