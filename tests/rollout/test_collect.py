@@ -189,7 +189,7 @@ def test_an_evaluation_gives_identical_numbers_twice(policy, scoring):
     assert first.metrics == again.metrics
     assert torch.equal(first.shown, again.shown)
     assert (first.prompts, first.rewards) == (again.prompts, again.rewards)
-    assert set(first.metrics) == {f"eval/{n}" for n in ("reward", "redness", "place", "contrast", "diversity")}
+    assert set(first.metrics) == {f"eval/{n}" for n in ("reward", "avg", "redness", "place", "contrast", "diversity")}
     assert first.metrics["eval/place"] == 1.0
     assert first.metrics["eval/reward"] == pytest.approx(first.metrics["eval/redness"])
 

@@ -80,9 +80,9 @@ def held_out():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("frames", [1, 5])
-def test_a_look_measures_its_samples_and_leaves_the_policy_alone(make_policy, held_out, frames):
-    policy = make_policy(size=(32, 32), frames=frames)
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_look_measures_its_samples_and_leaves_the_policy_alone(make_policy, held_out, count):
+    policy = make_policy(size=(32, 32), frames=count)
     for master in policy.masters:
         master += 0.05 * torch.randn(master.shape, generator=torch.Generator().manual_seed(1))
     policy.publish()
