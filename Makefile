@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # One thread a process: small tensors are slower with more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-fast lint setup setup-dev docs clean
+.PHONY: demo test test-fast lint setup setup-dev docs docs-site clean
 
 demo: setup
 	$(BIN)/sanarl train --config tiny-image-nft.toml
@@ -25,6 +25,10 @@ lint: setup-dev
 
 docs: setup-dev
 	$(BIN)/python -m sanarl.config.docs
+	$(BIN)/python -m sanarl.report.docs
+
+docs-site: setup-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 setup:
 	@scripts/setup.sh $(VENV)

@@ -96,5 +96,6 @@ def _run(run: Run, name: str, curves: dict[str, series.Curve], limit: int, budge
         "sheets": pictures.sheets(run.path / "samples") if budget >= 3_000_000 else [],
         "prompts": {of: prompts.table(rewards, of) for of in ("eval", "train")},
         "log": run.log,
+        "warnings": run.warnings,
         "notes": notes,
     }

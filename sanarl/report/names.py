@@ -1,7 +1,7 @@
 """Every metric's name and meaning, in the order of docs/metrics.md, and the charts that show them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 METRICS: dict[str, str] = {
@@ -40,12 +40,22 @@ METRICS: dict[str, str] = {
     "eval/diversity": "as media/diversity, on the held-out samples",
     "eval/avg": "as reward/avg, on the held-out samples",
     "eval/*": "held-out mean of one scorer, or of one of its further scores",
-    "guards/*": "guards against reward hacking",
+    "guards/reward": "reward on the guards' fixed prompts",
+    "guards/diversity": "as media/diversity, on the guards' prompts",
+    "guards/drift": "squared distance of the velocity from the reference's, on the guards' prompts",
+    "guards/edge_density": "share of pixels at an edge",
+    "guards/colour_entropy": "entropy of the colours, in bits",
+    "guards/saturation": "mean saturation of the colours",
+    "guards/sharpness": "variance of the Laplacian",
+    "guards/contrast": "standard deviation of luma",
+    "guards/warnings": "how many guards were out of order",
+    "guards/*": "guards' mean of one scorer, or another statistic of their pictures",
     "time/step": "seconds of the whole step",
     "time/data": "seconds that items were waited for",
     "time/rollout": "seconds of sampling, and of scoring that did not fit beside it",
     "time/train": "seconds of loss terms and optimiser steps",
     "time/evaluate": "seconds of the evaluation",
+    "time/guards": "seconds of the guards' look",
     "memory/peak_gib": "most GPU memory that tensors took on the main rank, GiB",
     "perf/tflops": "logging.report_mfu: achieved TFLOP/s of the rank",
     "perf/mfu": "logging.report_mfu: that over the peak of the device",
@@ -70,6 +80,8 @@ class Chart:
     marks: bool = False
     """Few points: every one is drawn."""
     can_log: bool = False
+    apart: bool = False
+    """Every metric has a plot of its own."""
 
 
 SECTIONS: tuple[tuple[str, str, tuple[Chart, ...]], ...] = (
@@ -103,7 +115,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Chart, ...]], ...] = (
         "guards",
         "Guards and pictures",
         (
-            Chart("guards", "Guards", ("guards/*",), marks=True),
+            Chart("guards", "", ("guards/reward", "guards/*"), marks=True, apart=True),
             Chart("diversity", "Diversity within prompts", ("media/diversity", "eval/diversity")),
             Chart("contrast", "Contrast", ("media/contrast", "eval/contrast")),
             Chart("media", "Other picture statistics", ("media/*",)),
@@ -120,9 +132,9 @@ SECTIONS: tuple[tuple[str, str, tuple[Chart, ...]], ...] = (
             Chart("mfu", "Share of the device's peak", ("perf/mfu",)),
         ),
     ),
-    ("more", "Everything else", (Chart("more", "", ("*",)),)),
+    ("more", "Everything else", (Chart("more", "", ("*",), apart=True),)),
 )
-"""Key, title and charts of every section; a section ``more`` gives each of its metrics a chart of its own."""
+"""Key, title and charts of every section."""
 
 LEFT_OUT = ("reward/max", "reward/min", "reward/range", "reward/avg", "eval/avg")
 """The first three are shown as bands, and an average of the scorers is the reward itself."""
@@ -147,8 +159,8 @@ def sections(found: Iterable[str]) -> list[tuple[str, str, list[tuple[Chart, lis
             for pattern in (name for name in chart.metrics if "*" in name):
                 taken += sorted(name for name in free - named - set(taken) if fnmatchcase(name, pattern))
             free -= set(taken)
-            if key == "more":
-                shown += [(Chart(f"more-{name}", name, (name,)), [name]) for name in taken]
+            if chart.apart:
+                shown += [(replace(chart, key=name.replace("/", "-"), title=name), [name]) for name in taken]
             elif taken:
                 shown.append((chart, taken))
         if shown:

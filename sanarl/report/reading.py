@@ -27,6 +27,8 @@ class Run:
     """Resolved values by their dotted keys."""
     log: list[str]
     """The last lines of log.txt."""
+    warnings: list[str]
+    """Its last lines that warn."""
     notes: list[str]
 
     @property
@@ -105,12 +107,13 @@ def read(path: Path) -> Run:
         rewards = [line for line in _json_lines(path / "rewards.jsonl", notes) if _has_step(line)]
         events = list(_json_lines(path / "events.jsonl", notes))
         config = _config(path / "config.json", notes)
-        log = _text(path / "log.txt").splitlines()[-LOG_LINES:]
+        log = _text(path / "log.txt").splitlines()
     except PermissionError as error:
         raise UserError(f"sanarl report {path}: {error.filename} may not be read by this user") from error
     if not lines:
         notes.append("metrics.jsonl has no step yet")
-    return Run(path, lines, rewards, events, config, log, notes)
+    warnings = [line for line in log if " warning: " in line]
+    return Run(path, lines, rewards, events, config, log[-LOG_LINES:], warnings[-LOG_LINES:], notes)
 
 
 def _text(path: Path) -> str:

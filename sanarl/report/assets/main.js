@@ -19,6 +19,9 @@ function runsTable() {
       } }), ' ', el('i', { class: 'dot', style: `background:${colour(r)}` }), ' ', run.name) : run.name,
       el('span', { class: `state ${run.state}` }, run.state_text)),
       el('dl', {}, ...facts.map(([name, value]) => el('div', {}, el('dt', {}, name), el('dd', {}, value)))),
+      run.warnings.length ? el('details', { class: 'notes', id: `warnings-${r}`, open: state.open.has(`warnings-${r}`), ontoggle: (event) => remember(`warnings-${r}`, event) },
+        el('summary', {}, `${run.warnings.length} warning${run.warnings.length > 1 ? 's' : ''}; the last: ${run.warnings[run.warnings.length - 1].split(' warning: ')[1]}`),
+        el('ul', {}, ...run.warnings.map((line) => el('li', {}, line)))) : null,
       run.notes.length ? el('ul', { class: 'notes' }, ...run.notes.map((note) => el('li', {}, note))) : null);
   }));
 }

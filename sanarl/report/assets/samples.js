@@ -41,7 +41,7 @@ function samplesSection() {
     const cell = { frames: el('div', { class: 'frames' }), reward: el('span', { class: 'reward' }) };
     cell.node = el('figure', {},
       el('button', { type: 'button', class: 'look', title: 'All steps of this prompt', onclick: () => filmstrip(chosen.run, p) }, cell.frames),
-      el('figcaption', {}, cell.reward, el('span', { class: 'prompt' }, prompt)));
+      el('figcaption', {}, el('span', { class: 'prompt' }, prompt), cell.reward));
     grid.append(cell.node);
     return cell;
   });
@@ -49,12 +49,13 @@ function samplesSection() {
     const step = gallery.steps[chosen.place];
     label.textContent = step === 0 ? 'before training' : `step ${step}`;
     slider.setAttribute('aria-valuetext', label.textContent);
+    grid.classList.toggle('compared', chosen.compare);
     cells.forEach((cell, p) => {
       const now = picture(gallery.pictures[chosen.place][p], `${gallery.prompts[p]}, ${label.textContent}`);
       const parts = chosen.compare && chosen.place > 0 ? [picture(gallery.pictures[0][p], `${gallery.prompts[p]}, step ${gallery.steps[0]}`), now] : [now];
       cell.frames.replaceChildren(...parts);
       const rewards = [chosen.compare ? gallery.rewards[0][p] : null, gallery.rewards[chosen.place][p]].filter((value) => value !== null);
-      cell.reward.textContent = rewards.map(shown).join(' → ');
+      cell.reward.textContent = rewards.map((value) => shown(Number(value.toPrecision(3)))).join(' → ');
     });
   };
   section.append(el('p', { class: 'controls' },
@@ -86,7 +87,7 @@ function filmstrip(r, p) {
     el('form', { method: 'dialog' }, el('h3', {}, gallery.prompts[p]), el('button', { autofocus: true }, 'Close')),
     el('p', { class: 'means' }, name),
     el('div', { class: 'samples' }, ...gallery.steps.map((step, s) => el('figure', {}, el('div', { class: 'frames' }, picture(gallery.pictures[s][p], `step ${step}`)),
-      el('figcaption', {}, el('span', { class: 'reward' }, gallery.rewards[s][p] === null ? '' : shown(gallery.rewards[s][p])), el('span', { class: 'prompt' }, `step ${step}`))))));
+      el('figcaption', {}, el('span', { class: 'prompt' }, `step ${step}`), el('span', { class: 'reward' }, gallery.rewards[s][p] === null ? '' : shown(gallery.rewards[s][p])))))));
   document.body.append(dialog);
   dialog.showModal();
 }
