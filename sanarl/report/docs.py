@@ -12,8 +12,8 @@ _TEXT = """\
 
 <!-- Written by `python -m sanarl.report.docs`; edit sanarl/report/names.py and docs.py instead. -->
 
-Names are stable: one that changes is a breaking change, and a test pins them. `*` stands for the name of a scorer, or of one
-of its further scores (`reward/shapes/strict`).
+Names are stable: one that changes is a breaking change, and a test pins them. `*` stands for the name of a scorer,
+or of one of its further scores (`reward/shapes/strict`).
 
 | metric | meaning |
 |---|---|
@@ -23,28 +23,39 @@ Metrics of a step are averages over its optimiser steps; `skipped_steps` is a co
 ## Where they go
 | `logging.logger` | what it gets |
 |---|---|
-| (always) | `metrics.jsonl`: a JSON object a line and step; values that are not finite stand there as `NaN` or `Infinity` |
+| (always) | `metrics.jsonl`: a JSON object a line and step; what is not finite stands there as `NaN` or `Infinity` |
 | `console` | a line every `logging.log_interval` steps, after evaluations and after the last step |
-| `wandb` | every step's metrics over `step`, the configuration, `samples` (sheets), `sample_clips`, `rollout`, `rollout_clips`, and the table `sample_rewards` (step, prompt, sample, reward); offline without a login. A resumed run keeps its id (`wandb_id` in the run's folder) |
-| `tensorboard` | the same as scalars, images and text in `tensorboard/` of the run's folder (`pip install 'sanarl[tensorboard]'`); a resumed run purges the steps that it makes again |
+| `wandb` | every step's metrics over `step`, the configuration, sheets, clips and a table of samples |
+| `tensorboard` | the same as scalars, text and images, in `tensorboard/` of the run's folder |
 
-`logging.multi_modal_log_interval = N` writes `samples/rollout_STEP.png`, the first group of every Nth rollout with its
-rewards, and hands it to the trackers. Every evaluation has its sheet and single samples in any case.
+- **wandb** has the pictures `samples` (sheets of evaluations) and `rollout`, the videos `sample_clips` and
+  `rollout_clips`, and the table `sample_rewards` (step, prompt, sample, reward). Without a login it is offline, and
+  the log has the line that uploads later. A resumed run keeps its id (`wandb_id` in the run's folder); steps that
+  it makes again stand there twice, with the same values, because wandb deletes nothing.
+- **TensorBoard** comes with `pip install 'sanarl[tensorboard]'`. A resumed run purges the steps that it makes
+  again. It plays no mp4: clips are named, and the sheets show their frames.
+
+`logging.multi_modal_log_interval = N` writes `samples/rollout_STEP.png`, the first group of every Nth rollout with
+its rewards, and hands it to the trackers. Every evaluation has its sheet and single samples in any case.
 
 ## Files of a run that reports read
 | file | holds |
 |---|---|
 | `metrics.jsonl` | see above |
-| `rewards.jsonl` | a line for every rollout (`"of": "train"`) and evaluation (`"eval"`): numbers of the prompts, `size`, `mean` and `std` of their rewards, `parts` with every scorer's means where there are several; `new` gives the text of prompts that were not there before |
-| `events.jsonl` | when, where, with which versions and by which command the run started or went on, and how it ended |
+| `rewards.jsonl` | rewards by prompt: a line for every rollout (`"of": "train"`) and evaluation (`"eval"`) |
+| `events.jsonl` | when, where, with which versions and by which command the run started, and how it ended |
 | `samples/step_N/index.json` | file, prompt and reward of every held-out sample |
+
+In `rewards.jsonl` `prompt` numbers the prompts, whose texts stand under `new` in the line that names them first;
+`size`, `mean` and `std` are of their rewards, and `parts` has every scorer's means where there are several.
 
 A run that goes on from a checkpoint drops the lines of later steps, so no step stands there twice.
 
 ## perf/tflops and perf/mfu
-`logging.report_mfu = true` counts, for every pass of the transformer, the operations of its forward pass: W in linear layers
-and convolutions, A in attention, from the shape of the latents and the tokens of text (`models/flops.py`, checked by hand in
-`tests/models/test_flops.py`; steps with gradients are checked there against torch's `FlopCounterMode`).
+`logging.report_mfu = true` counts, for every pass of the transformer, the operations of its forward pass: W in
+linear layers and convolutions, A in attention, from the shape of the latents and the tokens of text
+(`models/flops.py`, checked by hand in `tests/models/test_flops.py`; steps with gradients are checked there against
+torch's `FlopCounterMode`).
 
     FLOPs of a step = sum over passes of samples x  W + A    without gradients
                                                     2W + 3A  with gradients of an adapter

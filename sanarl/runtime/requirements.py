@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 State = Literal["ok", "missing", "too old", "not accepted", "broken"]
 
 IMPORTS = {
+    "pyyaml": "yaml",
     "pillow": "PIL.Image",
     "pyyaml": "yaml",
     "scipy": "scipy.ndimage",
