@@ -25,6 +25,7 @@ lint: setup-dev
 
 docs: setup-dev
 	$(BIN)/python -m sanarl.config.docs
+	$(BIN)/python -m sanarl.config.migrating
 	$(BIN)/python -m sanarl.report.docs
 
 docs-site: setup-dev

@@ -72,23 +72,23 @@ def _tables(known: dict[str, Key], root: str, suffix: str = "") -> Iterator[str]
             continue
         title = name.replace(".*", "[]") or root
         lines = [[f"`{key.path.rpartition('.')[2]}`", key.accepts, _code(key.default), key.meaning] for key in rows]
-        yield f"### [{title}]{suffix}\n\n{_markdown(['key', 'accepts', 'default', 'meaning'], lines)}"
+        yield f"### [{title}]{suffix}\n\n{markdown(['key', 'accepts', 'default', 'meaning'], lines)}"
 
 
 def _departures() -> str:
     rows = [[f"`{key}`", _code(d.theirs), _code(d.ours), d.reason] for key, d in DEPARTURES.items()]
-    return f"## Other defaults than Cosmos-RL's\n\n{_markdown(['key', 'Cosmos-RL', 'here', 'why'], rows)}"
+    return f"## Other defaults than Cosmos-RL's\n\n{markdown(['key', 'Cosmos-RL', 'here', 'why'], rows)}"
 
 
 def _others() -> str:
     rows = [[f"`{row.key}`", row.fate, row.detail] for row in table() if row.fate != "honoured"]
-    return f"## Cosmos-RL's other keys\n\n{_markdown(['key', 'fate', 'values'], rows)}"
+    return f"## Cosmos-RL's other keys\n\n{markdown(['key', 'fate', 'values'], rows)}"
 
 
 def _names() -> str:
     rows = [[f"`{name}`", ", ".join(f"`{key}`" for key in hint.keys), hint.remark] for name, hint in HINTS.items()]
     text = "Sol-RL's, DiffusionNFT's and other common names; an unknown key of this list is answered with ours."
-    return f"## Names elsewhere\n\n{text}\n\n{_markdown(['name', 'here', 'remark'], rows)}"
+    return f"## Names elsewhere\n\n{text}\n\n{markdown(['name', 'here', 'remark'], rows)}"
 
 
 def _code(text: str) -> str:
@@ -96,7 +96,8 @@ def _code(text: str) -> str:
     return text if text in plain or text.startswith("required") else f"`{text}`"
 
 
-def _markdown(head: list[str], rows: Iterable[list[str]]) -> str:
+def markdown(head: list[str], rows: Iterable[list[str]]) -> str:
+    """A table; bars within cells are escaped."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
