@@ -13,7 +13,13 @@ import pytest
 from sanarl import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = ("train.max_num_steps=2", "validation.num_prompts=2", "validation.freq=2", "guards.enable=false")
+QUICK = (
+    "train.max_num_steps=2",
+    "train.optm_warmup_steps=0",
+    "validation.num_prompts=2",
+    "validation.freq=2",
+    "guards.enable=false",
+)
 """Settings that every training command of a page gets here, so that all of them together take minutes."""
 
 

@@ -20,14 +20,14 @@ ELSEWHERE = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/migrating.md"])
 def test_every_command(page, pages, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     pages.save_files("docs/quickstart.md", tmp_path)
     (tmp_path / "my.toml").write_text((pages.root / "presets" / "tiny-image-nft.toml").read_text(), encoding="utf-8")
     found = pages.commands(page)
-    assert len(found) > 10
+    assert len(found) >= 3
     for command in found:
         if command in ELSEWHERE:
             continue
@@ -38,7 +38,8 @@ def test_every_command(page, pages, tmp_path, monkeypatch, capfd):
         else:
             code = pages.run(command, monkeypatch)
             assert code == 0, f"{command}\n{capfd.readouterr().err}"
-    assert (tmp_path / "outputs" / "tiny-image-nft").is_dir()
+    if page != "docs/migrating.md":
+        assert len(list((tmp_path / "outputs" / "tiny-image-nft").glob("*/report.html"))) >= 1
 
 
 def served(command):

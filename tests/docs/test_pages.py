@@ -6,7 +6,29 @@ import sys
 
 import pytest
 
+from sanarl.config import load, migrating
+from sanarl.config.hints import HINTS
+from sanarl.config.keys import every_key
+from sanarl.data.module import load as load_module
 from sanarl.report import docs
+
+
+def test_tables_of_migrating_are_as_the_schema_says(capsys):
+    assert migrating.main(["--check"]) == 0, capsys.readouterr().out
+    known = every_key()
+    assert all(key in known for value in migrating.SOL_RL for key in HINTS[value.hint].keys)
+
+
+def test_the_module_of_migrating_reads_prompts(pages, tmp_path):
+    pages.save_files("docs/migrating.md", tmp_path)
+    for split, text in (("train", "a\n\nb \n"), ("test", "c\n")):
+        (tmp_path / f"{split}.txt").write_text(text, encoding="utf-8")
+    keys = [f'{table}.dataset.local_dir="{tmp_path}"' for table in ("train.train_policy", "validation")]
+    config = load("tiny-image-nft", keys).config
+    module = load_module(str(tmp_path / "prompts_of_mine.py"))
+    train, held_out = module.train(config), module.validation(config)
+    assert [train[i] for i in range(len(train))] == [{"prompt": prompt, "metadata": {}} for prompt in ("a", "b")]
+    assert held_out[0]["prompt"] == "c"
 
 
 def test_metrics_are_as_the_table_says():
