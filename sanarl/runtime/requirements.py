@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 State = Literal["ok", "missing", "too old", "not accepted", "broken"]
 
 IMPORTS = {
-    "pyyaml": "yaml",
     "pillow": "PIL.Image",
     "pyyaml": "yaml",
     "scipy": "scipy.ndimage",
