@@ -27,6 +27,9 @@ HOLD_S = 5.0
 LONGEST_POLL_S = 1.0
 SLOWEST = 500_000
 """Bytes a second that an upload must reach."""
+ANSWER_S = 60.0
+"""Seconds from an answer's first line to its end."""
+LARGEST_ANSWER = 64_000_000
 PREFLIGHT_S = 5.0
 """Seconds that a service gets to answer before a run starts."""
 
@@ -172,7 +175,7 @@ class Exchange:
         waiting = Waiting(self, f"answer for reward {name!r}")
         pause, unknown = FIRST_PAUSE_S, 0
         while True:
-            answer = None
+            answer, began = None, time.monotonic()
             for url in self._where.fetch_first(ticket.place):
                 answer = waiting.ask(url, data=form, headers=headers)
                 if answer is not None:
@@ -192,7 +195,7 @@ class Exchange:
                 raise _Lost("a request was lost in a restart")
             if asked > end:
                 raise _Lost(f"no scores of {name!r} within {self._deadline_s:g} s")
-            if answer.elapsed.total_seconds() < HOLD_S / 2:
+            if asked - began < HOLD_S / 2:
                 self.patience.sleep(self.patience.jittered(pause))
                 pause = min(1.5 * pause, LONGEST_POLL_S)
 
@@ -240,10 +243,20 @@ class Exchange:
         return text.replace(self._where.token, "***") if self._where.token else text
 
     def post(self, url: str, **request: Any) -> httpx.Response:
-        """One POST; raises httpx.HTTPError when there is no answer."""
+        """One POST; raises httpx.HTTPError when there is no answer, or one that trickles in or does not end."""
         if self.patience.ending.is_set():
             raise Closed
-        return self._client.post(url, **request)
+        body = bytearray()
+        with self._client.stream("POST", url, **request) as answer:
+            end = time.monotonic() + ANSWER_S
+            for chunk in answer.iter_bytes():
+                body += chunk
+                if len(body) > LARGEST_ANSWER:
+                    raise httpx.ReadError(f"the answer has more than {LARGEST_ANSWER} bytes")
+                if time.monotonic() > end:
+                    raise httpx.ReadTimeout(f"the answer was not complete after {ANSWER_S:g} s")
+        kept = {name: answer.headers[name] for name in ("Content-Type", "Retry-After") if name in answer.headers}
+        return httpx.Response(answer.status_code, headers=kept, content=bytes(body), request=answer.request)
 
     def close(self) -> None:
         """Let waiting threads end."""

@@ -28,7 +28,7 @@ class Service(Protocol):
     patience: "Patience"
 
     def post(self, url: str, **request: Any) -> httpx.Response:
-        """One POST; raises httpx.HTTPError when there is no answer."""
+        """One POST; raises httpx.HTTPError when there is no answer, or one that does not end."""
 
     def refusal(self, url: str, answer: httpx.Response) -> str:
         """A refusal in words."""

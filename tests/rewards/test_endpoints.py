@@ -80,6 +80,7 @@ def test_unified_reward(serve, pictures, prompts):
     expected = [round(1 + 4 * p.mean().item(), 2) / 5 for p in pictures]
     assert scores.dtype == torch.float32
     assert scores.tolist() == pytest.approx(expected, abs=3e-3)
+    assert all(0.2 <= score <= 1 for score in scores.tolist())
     single = [scorer(pictures[i : i + 1], prompts[i : i + 1], [{}]).item() for i in range(4)]
     assert single == pytest.approx(scores.tolist())
     assert scorer(pictures.transpose(0, 1), prompts[:1], [{}]).tolist() == pytest.approx([scores.mean().item()])
@@ -187,6 +188,10 @@ def test_cosmos_reason1(serve, pictures):
         expected = math.exp(-2 * level) / (math.exp(-level) + math.exp(-2 * level))
         assert scores["reward"][row].item() == pytest.approx(expected, abs=2e-3)
     assert torch.equal(scores["reward"], scores["no_score"])
+    assert {score.dtype for score in scores.values()} == {torch.float32}
+    assert ((scores["reward"] >= 0) & (scores["reward"] <= 1)).all()
+    single = [CosmosReason1(serve(answer))(clips[i : i + 1], ["a"], [{}])["reward"].item() for i in range(2)]
+    assert single == scores["reward"].tolist()
     torch.testing.assert_close(scores["no_logit"], 2 * scores["yes_logit"])
 
 
@@ -232,7 +237,7 @@ def service(keys):
 def test_hpsv3(serve, pictures, prompts):
     answer, held = service(["hpsv3"])
     scores = HPSv3(f"{serve(answer)}/api/reward", batch_size=3)(pictures, prompts, NONE)
-    torch.testing.assert_close(scores, pictures.flatten(1).mean(1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(scores, pictures.flatten(1).mean(1), rtol=1e-5, atol=1e-5)  # its dtype as well
     assert held["seen"] == ({"hpsv3": 1.0}, "image", (1, 40, 56, 3), None)
     clip = pictures.transpose(0, 1)  # of four frames; reference: their mean and their minimum
     for over, wanted in (("mean", pictures.mean()), ("min", pictures.flatten(1).mean(1).min())):

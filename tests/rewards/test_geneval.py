@@ -100,6 +100,7 @@ def test_the_rules(batch_size):
     scores = run(CASES, batch_size=batch_size)
     assert {str(v.dtype) for v in scores.values()} == {"torch.float32"}
     assert scores["reward"].tolist() == pytest.approx([c[2] for c in CASES])
+    assert scores["reward"].max() <= 1
     assert scores["gen_eval_strict"].tolist() == [c[3] for c in CASES]
     assert scores["gen_eval_reward"].tolist() == [c[4] for c in CASES]
 

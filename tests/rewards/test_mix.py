@@ -42,6 +42,7 @@ def test_the_weighted_sum_and_its_parts():
     torch.testing.assert_close(scores.total, 2 * torch.tensor([1.0, 2.0, 3.0]) - 0.5 * bright)
     assert list(scores.parts) == ["length", "brightness", "unused"]
     torch.testing.assert_close(scores.parts["brightness"], bright)
+    assert run({"length": (1000.0, length)}).total.tolist() == [1000.0, 2000.0, 3000.0]  # nothing is clipped
 
 
 @pytest.mark.parametrize("main", ["reward", "mine", "anything"])

@@ -29,7 +29,10 @@ def test_rendered_text(ocr):
     media = torch.stack([written("STOP"), written("STOX"), written("")])
     scores = ocr(media, ['a sign that says "Stop"', 'a sign that says "STOP"', 'a sign "ST OP" of "x"'], [{}] * 3)
     assert scores.dtype == torch.float32
-    assert scores.tolist() == pytest.approx([1.0, 0.75, 0.2])
+    assert scores.tolist() == pytest.approx([1.0, 0.75, 0.2])  # of 0 to 1
+    assert [
+        ocr(media[i : i + 1], [p], [{}]).item() for i, p in enumerate(['"Stop"', '"STOP"', '"ST OP"'])
+    ] == scores.tolist()
 
 
 def test_clips_are_the_mean_over_frames(ocr):

@@ -3,9 +3,11 @@
 It knows nothing of ours: no "state", no held pulls. ``script`` makes it misbehave.
 """
 
+import contextlib
 import io
 import json
 import threading
+import time
 import urllib.parse
 from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +18,8 @@ import numpy as np
 class Peer:
     """A service in threads of this process.
 
-    ``script``: endpoint -> answers (status, headers, body) to give first, or "drop" to hang up without one.
+    ``script``: endpoint -> answers (status, headers, body) to give first, or "drop" to hang up without one, or
+    "trickle" for one that comes in at 50 bytes a second.
     ``scores``: reward -> {key: values}, or a function of the request that gives them; by default the mean of the red
     channel under every reward's name.
     ``polls``: pulls that are answered with "not yet" first.
@@ -43,6 +46,9 @@ class Peer:
                 if answer == "drop":
                     self.close_connection = True
                     return
+                if answer == "trickle":
+                    self.trickle()
+                    return
                 status, headers, found = answer
                 data = found if isinstance(found, bytes) else json.dumps(found).encode()
                 self.send_response(status)
@@ -51,6 +57,16 @@ class Peer:
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
+
+            def trickle(self):
+                self.close_connection = True
+                self.send_response(200)
+                self.send_header("Content-Length", "1000")
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    for _ in range(1000):
+                        self.wfile.write(b" ")
+                        time.sleep(0.02)
 
             def log_message(self, *_):
                 pass

@@ -11,7 +11,7 @@ import torch
 
 from sanarl.config.schema import RemoteReward, RewardFunction
 from sanarl.errors import UserError
-from sanarl.rewards import remote, services
+from sanarl.rewards import exchange, remote, services
 from sanarl.rewards.exchange import Addresses
 from sanarl.rewards.mix import RewardError
 
@@ -245,6 +245,49 @@ def test_what_may_pass_is_tried_again(make_peer, make_scoring):
     assert torch.equal(scoring.collect(5).total, red(pictures))
     assert len(peer.requests) == 1
     assert any("refused with 503: the queue is full" in line for line in scoring.said)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "answer", "words"),
+    [
+        (
+            "enqueue",
+            (500, {}, {"message": "oops"}),
+            r"did not take a request for \d+ s; last: .* refused with 500: oops",
+        ),
+        ("enqueue", "drop", r"did not take a request for \d+ s; last: .*disconnected"),
+        ("enqueue", "trickle", r"did not take a request for \d+ s; last: .*ReadTimeout: the answer was not complete"),
+        ("pull", (500, {}, {"message": "oops"}), r"did not answer for reward 'red' for \d+ s; last: .* with 500: oops"),
+        (
+            "pull",
+            "trickle",
+            r"did not answer for reward 'red' for \d+ s; last: .*ReadTimeout: the answer was not complete",
+        ),
+    ],
+)
+def test_what_does_not_pass_is_given_up_in_time_and_named(
+    make_peer, make_scoring, monkeypatch, endpoint, answer, words
+):
+    monkeypatch.setattr(exchange, "ANSWER_S", 0.1)
+    peer = make_peer()
+    peer.script[endpoint] = [answer] * 999
+    scoring = make_scoring(peer, patience_s=0.5)
+    started = time.monotonic()
+    send(scoring, media(2))
+    with pytest.raises(RewardError, match=words) as caught:
+        scoring.collect(5)
+    assert time.monotonic() - started < 10
+    assert caught.value.exit_code == 1
+
+
+def test_an_answer_without_end_is_cut_off(make_peer, make_scoring, monkeypatch):
+    monkeypatch.setattr(exchange, "LARGEST_ANSWER", 1000)
+    peer = make_peer()
+    peer.script["pull"] = [(200, {}, b"[" + b" " * 2000)] * 99
+    scoring = make_scoring(peer, patience_s=0.2)
+    send(scoring, media(2))
+    with pytest.raises(RewardError, match="ReadError: the answer has more than 1000 bytes"):
+        scoring.collect(5)
 
 
 def test_retry_after_is_kept(make_peer, make_scoring):
