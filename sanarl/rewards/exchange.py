@@ -7,7 +7,7 @@ will not pass ends with 2.
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,6 +30,8 @@ SLOWEST = 500_000
 ANSWER_S = 60.0
 """Seconds from an answer's first line to its end."""
 LARGEST_ANSWER = 64_000_000
+UPLOADS = 2
+"""Requests that are sent to a replica at a time: were all sent at once, none would arrive before all have."""
 PREFLIGHT_S = 5.0
 """Seconds that a service gets to answer before a run starts."""
 
@@ -92,6 +94,7 @@ class Exchange:
         self._where, self._weights, self._deadline_s = where, weights, deadline_s
         self._headers = {"Authorization": f"Bearer {where.token}"} if where.token else {}
         self._client = httpx.Client(timeout=30.0, limits=httpx.Limits(max_connections=None), headers=self._headers)
+        self._uploads = {url: threading.Semaphore(UPLOADS) for url in where.enqueue}
         self._lock = threading.Lock()
         self._turn = 0
 
@@ -247,7 +250,8 @@ class Exchange:
         if self.patience.ending.is_set():
             raise Closed
         body = bytearray()
-        with self._client.stream("POST", url, **request) as answer:
+        turn = self._uploads[url] if "content" in request else nullcontext()
+        with turn, self._client.stream("POST", url, **request) as answer:
             end = time.monotonic() + ANSWER_S
             for chunk in answer.iter_bytes():
                 body += chunk

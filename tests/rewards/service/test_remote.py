@@ -131,6 +131,31 @@ def test_requests_leave_while_sampling_goes_on(make_peer, make_scoring):
     assert len(peer.requests) == 2
 
 
+def test_the_first_requests_arrive_before_the_last_are_sent(make_peer, make_scoring, monkeypatch):
+    # Reference: how many were being read at the same time, of twelve that were ready at once.
+    peer = make_peer()
+    reading, most, lock = 0, 0, threading.Lock()
+    stream = exchange.httpx.Client.stream
+
+    def counted(self, method, url, **request):
+        nonlocal reading, most
+        if "content" in request:
+            with lock:
+                reading += 1
+                most = max(most, reading)
+            time.sleep(0.02)
+            with lock:
+                reading -= 1
+        return stream(self, method, url, **request)
+
+    monkeypatch.setattr(exchange.httpx.Client, "stream", counted)
+    scoring = make_scoring(peer)
+    send(scoring, media(24))
+    scoring.collect(5)
+    assert len(peer.requests) == 12
+    assert most == exchange.UPLOADS
+
+
 def test_the_sum(make_peer, make_scoring):
     # Reference: by hand. a: clip(1..2) * 2; x + y of b: clip(-5..5) * 0.5; c has weight 0 and is not sent.
     table = {"a": {"a": [0.0, 1.5, 9.0]}, "b": {"x": [1.0, -9.0, 0.25], "y": [2.0, 1.0, 0.25]}}
