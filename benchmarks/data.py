@@ -1,14 +1,17 @@
 """How fast data is prepared and loaded here, against PIL and PyAV doing the same work by themselves.
 
-    python benchmarks/data.py [--pictures 64] [--clips 8] [--size 1024] [--workers 1 2] [--write]
+    python benchmarks/data.py [--pictures 64] [--clips 8] [--size 1024] [--workers 1 2] [--rounds 5] [--write]
 
 Sources are made here: JPEG pictures of 1600 x 1200 pixels of smooth noise, H.264 clips of 3 s of 1280 x 720 pixels at
 30 fps. Reported, each as samples a second over the whole set, after one pass to warm the disk's cache:
 - prepare: `sanarl dataset prepare` from the sources to crops of --size, and clips of 41 frames at 16 fps of 480 x 832;
 - decode: one thread of PIL (open, convert, crop and scale by PIL's own resize, to an array) or PyAV (decode the same
   stretch of the video, the same frames to RGB and scaled by PIL), and nothing else;
-- loader: the loop's own loader, which decodes, checks every item and hands over a step, by number of workers.
-The shares compare seconds of processor time a sample, so that what else the machine does counts less.
+- loader: the loop's own loader, which decodes, checks every item and hands over a step of 8-bit media, by number of
+  workers.
+The shares compare seconds of processor time a sample, so that what else the machine does counts less. Decoding alone
+and the loaders take turns, --rounds times; each figure is the best of its rounds, as everything else only takes time
+away.
 """
 
 import argparse
@@ -129,11 +132,14 @@ def measure(work: Path, args) -> dict[str, float]:
         folder = work / kind
         shape = size if kind == "pictures" else CLIP_SIZE
         alone(folder, shape)  # the disk's cache
-        results[f"{kind}/decode alone"], base = rate(alone, folder, shape)
-        for workers in args.workers:
-            name = f"{kind}/loader, {workers} workers"
-            results[name], cost = rate(load_all, folder, view, workers)
-            results[f"{name}, share of decode alone"] = cost / base
+        calls = {f"{kind}/decode alone": (alone, folder, shape)}
+        calls |= {f"{kind}/loader, {n} workers": (load_all, folder, view, n) for n in args.workers}
+        rounds = [{name: rate(*call) for name, call in calls.items()} for _ in range(args.rounds)]
+        best = {name: [max(figures) for figures in zip(*(one[name] for one in rounds), strict=True)] for name in calls}
+        for name, (per_second, per_cpu_second) in best.items():
+            results[name] = per_second
+            if "loader" in name:
+                results[f"{name}, share of decode alone"] = per_cpu_second / best[f"{kind}/decode alone"][1]
         out = work / f"{kind}_out"
         results[f"{kind}/prepare"], _ = rate(lambda f=folder, o=out, s=settings: prepare(f, o, s).made)
     return results
@@ -145,8 +151,10 @@ def main() -> None:
     parser.add_argument("--clips", type=int, default=8)
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--write", action="store_true", help="keep the figures in benchmarks/results")
     args = parser.parse_args()
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as work:
         os.environ["SANARL_HOME"] = f"{work}/home"
         results = measure(Path(work), args)
@@ -156,6 +164,7 @@ def main() -> None:
         page = {
             "date": datetime.date.today().isoformat(),
             "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+            "load": {"before": round(load, 2), "after": round(os.getloadavg()[0], 2)},
             "versions": {name: version(name) for name in ("av", "pillow", "torch", "numpy")},
             "arguments": {k: v for k, v in vars(args).items() if k != "write"},
             "per_second": results,

@@ -302,6 +302,20 @@ def test_foreign_missing_and_empty_files(tmp_path):
     assert "a folder" in refused(tmp_path)
 
 
+def test_a_kind_of_picture_that_is_not_read(tmp_path):
+    """A TIFF of one floating-point RGB pixel, written by hand."""
+    at = 8 + 2 + 9 * 12 + 4  # behind the header and nine entries
+    entries = [(256, 4, 1, 1), (257, 4, 1, 1), (258, 3, 3, at), (259, 3, 1, 1), (262, 3, 1, 2), (273, 4, 1, at + 12)]
+    entries += [(277, 3, 1, 3), (279, 4, 1, 12), (339, 3, 3, at + 6)]
+    directory = struct.pack("<H", 9) + b"".join(struct.pack("<HHII", *entry) for entry in entries) + b"\0" * 4
+    data = struct.pack("<6H3f", 32, 32, 32, 3, 3, 3, 0.5, 0.25, 1.0)
+    (tmp_path / "a.tif").write_bytes(b"II*\0" + struct.pack("<I", 8) + directory + data)
+    with pytest.raises(
+        UserError, match=r"a\.tif: found content that is no picture that can be read here"
+    ):
+        decode_image(tmp_path / "a.tif")
+
+
 def test_postscript_under_another_name_never_reaches_an_interpreter(tmp_path):
     (tmp_path / "a.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n")
     assert "no picture" in refused(tmp_path / "a.png")

@@ -229,6 +229,23 @@ def test_a_full_disk_is_said_and_what_is_done_is_kept(src, tmp_path, monkeypatch
     assert prepare(src, tmp_path / "out", Settings()).report["kept"] == 4
 
 
+def test_files_and_folders_that_may_not_be_read(src, tmp_path, monkeypatch):
+    """Where the tests run as root, which may read everything, the system's answer is given by this test."""
+    (src / "e.bmp").chmod(0)
+    if os.access(src / "e.bmp", os.R_OK):
+        real = open
+
+        def refusing(path, *arguments, **named):
+            if str(path).endswith("e.bmp"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return real(path, *arguments, **named)
+
+        monkeypatch.setattr("io.open", refusing)  # what pathlib opens with
+    text = page(src, tmp_path / "out", Settings())
+    assert text == f"{src}: 1 of 4 files cannot be used\n  {src}/e.bmp: cannot be read: Permission denied"
+    assert prepare(src, tmp_path / "out", Settings(on_bad="skip")).report["skipped"] == {"bad": 1}
+
+
 def test_two_at_once(src, tmp_path):
     seen = []
 

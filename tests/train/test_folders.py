@@ -1,6 +1,7 @@
 """Folders of pictures from their files to trained weights."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,24 @@ def test_two_ranks_agree_on_what_is_left(pictures, tmp_path, toml, run_text):
     assert two == pytest.approx([line["loss"] for line in one.metrics if "loss" in line], rel=1e-4)
 
 
+@pytest.mark.slow
+def test_ranks_that_find_different_files_stop(pictures, tmp_path, toml):
+    """Under "skip" a file that only one machine cannot read must not let the ranks train on different items."""
+    shutil.copytree(pictures, tmp_path / "other")
+    (tmp_path / "other" / "4.png").write_bytes(b"damaged")
+    file = tmp_path / "two.toml"
+    text = toml("sft-lora", tmp_path / "out").replace('dataset.name = "shapes"', f'dataset.local_dir = "{pictures}"')
+    file.write_text(f'{text}\n[data]\non_bad = "skip"\n', encoding="utf-8")
+    script = Path(__file__).with_name("two_folders.py")
+    command = [sys.executable, script, file, pictures, tmp_path / "other"]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert process.returncode == 0, process.stderr[-4000:]
+    assert process.stdout.strip() == (
+        "the ranks found different items (9 on rank 0, 8 on rank 1); every machine needs the same files"
+    )
+    assert not (tmp_path / "out").exists()
+
+
 REWARD = """
 import torch
 
@@ -151,3 +170,74 @@ def test_videos_of_two_shapes_train_each_pass_with_one(clips, tmp_path, toml, ru
     assert {shape[1:] for shape in shapes} == {(3, 5, 32, 64), (3, 5, 64, 32)}
     assert sum(shape[0] for shape in shapes) == 2 * 6  # every sample of two steps once
     assert max(shape[0] for shape in shapes) <= 3  # mini_batch
+
+
+def samples_of(count):
+    """Keys of a short run, in one step of ``count`` samples."""
+    return [f"train.train_batch_per_replica={count}", f"train.train_policy.mini_batch={count}", "logging.logger=[]"]
+
+
+def run_preset(name, tmp_path, keys, module=None):
+    """Lines of the metrics of a shipped preset, with ``--set``."""
+    from sanarl.config import load
+    from sanarl.training import run
+
+    keys = [*keys, f"train.output_dir={tmp_path / 'out'}", "train.ckpt.enable_checkpoint=false"]
+    outcome = run.run(load(name, keys), module, "never")
+    assert outcome.exit_code == 0
+    return [json.loads(line) for line in (outcome.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["tiny-image-sft-lora", "tiny-video-sft"])
+def test_the_embedded_models_learn_files_by_heart(preset, tmp_path, pictures, clips):
+    """The packaged weights on files of this test: a few of them over and over, and the loss falls."""
+    folder = clips if "video" in preset else pictures
+    if "video" not in preset:
+        for number in range(4, 9):
+            (folder / f"{number}.png").unlink()
+            (folder / f"{number}.json").unlink()
+    keys = [*local(folder), "validation.enable=false", *samples_of(4), "train.max_num_steps=12"]
+    keys += ["policy.diffusers.fps=4", "data.short_clips=loop"] if "video" in preset else []
+    losses = [line["loss"] for line in run_preset(preset, tmp_path, [*keys, "logging.log_interval=1"], PAIRS)]
+    assert len(losses) == 12
+    assert sum(losses[-3:]) < sum(losses[:3])
+
+
+VIDPROM_REWARD = """
+def red(media, prompts, metadata):
+    assert all(prompt.startswith("a video of thing") for prompt in prompts), prompts
+    return media[:, :, 0].mean((1, 2, 3))
+"""
+
+
+@pytest.mark.slow
+def test_the_video_preset_trains_on_vidprom_with_one_key(tmp_path, monkeypatch):
+    """sana-video-nft as it stands, on the tiny model: ``dataset.name`` is the one key that is about the data."""
+    from sanarl.data import fetch, vidprom
+
+    monkeypatch.setenv("SANARL_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i},a video of thing number {i} at night,t{',0.0' * len(vidprom.SCORES)}" for i in range(40)]
+    (tmp_path / "VidProM_unique.csv").write_text("\n".join([f"uuid,prompt,time,{','.join(vidprom.SCORES)}", *rows]))
+    fetch.bring("vidprom", None, tmp_path / "VidProM_unique.csv")
+    (tmp_path / "reward.py").write_text(VIDPROM_REWARD)
+    smaller = [
+        "policy.model_name_or_path=tiny-video",
+        "policy.diffusers.max_prompt_length=16",
+        "policy.diffusers.inference_size=[64, 64]",
+        "policy.diffusers.inference_frames=9",
+        "policy.diffusers.dtype=float32",
+        "policy.diffusers.sample.num_steps=2",
+        "policy.diffusers.sample.eval_num_steps=2",
+        "guards.enable=false",
+        "rollout.n_generation=2",
+        "train.param_dtype=float32",
+        "train.max_num_steps=1",
+        "train.train_policy.use_remote_reward=false",
+        f'train.train_policy.reward_function={{ "{tmp_path / "reward.py"}:red" = 1.0 }}',
+        *samples_of(4),
+    ]
+    lines = run_preset("sana-video-nft", tmp_path, ["train.train_policy.dataset.name=vidprom", *smaller])
+    assert [line["step"] for line in lines] == [1]
+    assert 0 < lines[0]["reward/mean"] < 1
