@@ -310,9 +310,7 @@ def test_a_kind_of_picture_that_is_not_read(tmp_path):
     directory = struct.pack("<H", 9) + b"".join(struct.pack("<HHII", *entry) for entry in entries) + b"\0" * 4
     data = struct.pack("<6H3f", 32, 32, 32, 3, 3, 3, 0.5, 0.25, 1.0)
     (tmp_path / "a.tif").write_bytes(b"II*\0" + struct.pack("<I", 8) + directory + data)
-    with pytest.raises(
-        UserError, match=r"a\.tif: found content that is no picture that can be read here"
-    ):
+    with pytest.raises(UserError, match=r"a\.tif: found content that is no picture that can be read here"):
         decode_image(tmp_path / "a.tif")
 
 

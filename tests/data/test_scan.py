@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import subprocess
+import sys
 import tracemalloc
 
 import pytest
@@ -30,6 +32,42 @@ def test_a_text_beside_a_picture(tmp_path):
     picture(tmp_path / "a.b.PNG")
     (tmp_path / "a.b.TXT").write_bytes("\ufeff  naïve\r\ncafé 🎨 \n".encode())
     assert found(tmp_path) == {"a.b.PNG": "naïve\ncafé 🎨"}
+
+
+ASCII = """
+import locale, sys
+from pathlib import Path
+from sanarl.data.prompts import read_metadata, read_prompts
+from sanarl.data.scan import scan
+
+assert locale.getpreferredencoding(False).upper() in ("ANSI_X3.4-1968", "ASCII", "US-ASCII")
+folder = Path(sys.argv[1])
+found = scan(folder)
+assert found.faults == [], ascii(found.faults)
+captions = [caption for _, caption in found.rows]
+items = [*read_prompts(folder / "p.txt"), *read_metadata(folder / "q.jsonl")]
+captions += [item["prompt"] for item in items]
+print(ascii(captions))
+"""
+
+
+def test_the_locale_decides_nothing(tmp_path):
+    """Under LC_ALL=C text would be ASCII: every reader says UTF-8 itself."""
+    words = "naïve café 🎨"
+    for name in "abcd":
+        picture(tmp_path / f"{name}.png")
+    (tmp_path / "a.json").write_text(json.dumps({"prompt": words}, ensure_ascii=False), encoding="utf-8")
+    (tmp_path / "b.txt").write_text(words, encoding="utf-8-sig")
+    table(tmp_path / "t.csv", [{"file_name": "c.png", "prompt": words}])
+    row = json.dumps({"file_name": "d.png", "prompt": words}, ensure_ascii=False)
+    (tmp_path / "metadata.jsonl").write_text(row, encoding="utf-8")
+    (tmp_path / "p.txt").write_text(words, encoding="utf-8")
+    (tmp_path / "q.jsonl").write_text(row, encoding="utf-8")
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", ASCII, str(tmp_path)]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == ascii([words] * 6)
 
 
 def test_json_says_more_than_text_and_text_more_than_a_table(tmp_path):
