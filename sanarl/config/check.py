@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Set
 
-from sanarl.config import check_steps
+from sanarl.config import check_rollout, check_steps
 from sanarl.config.faults import Finding, Note, fault, shown, split
 from sanarl.config.schema.base import Arguments, Weights
 from sanarl.config.schema.guards import Guards
@@ -24,6 +24,7 @@ ONLY_RL = (
     "policy.diffusers.sample.eval_num_steps",
     "rollout.n_generation",
     "rollout.n_generation_mini_batch",
+    *check_rollout.ONLY_RL,
     "logging.multi_modal_log_interval",
     *(f"guards.{name}" for name in Guards.model_fields),
 )
@@ -65,7 +66,16 @@ def findings(config: Config, given: Set[str]) -> list[Finding]:
     """Everything that cannot work, all rules at once."""
     rules: list[Callable[[Config, Set[str]], Iterator[Finding]]] = [_model, _schedule, _loading, _validation]
     if config.is_rl:
-        rules += [_adapter_rl, _groups, _advantages, _rewards, _old_policy, _guards]
+        rules += [
+            check_rollout.pools,
+            check_rollout.engines,
+            _adapter_rl,
+            _groups,
+            _advantages,
+            _rewards,
+            _old_policy,
+            _guards,
+        ]
         rules.append(check_steps.stochastic if config.task == "flowgrpo" else check_steps.deterministic)
     else:
         rules += [_adapter_sft, check_steps.deterministic]
@@ -313,6 +323,7 @@ def _idle(config: Config) -> Iterator[str]:
     yield from () if config.task == "nft" else ONLY_NFT
     yield from () if config.task == "flowgrpo" else ONLY_FLOW_GRPO
     yield from () if config.policy.diffusers.is_video else ONLY_VIDEO
+    yield from check_rollout.idle(config) if config.is_rl else ()
     trained = config.is_rl and config.grpo.use_remote_reward
     asked = config.validation.use_remote_reward
     yield from (

@@ -7,6 +7,20 @@ from torch import Tensor, nn
 from sanarl.types import Cond
 
 
+class Source(Protocol):
+    """What samples are drawn from: a policy, or a copy of it."""
+
+    model: "FlowModel"
+
+    def guided_velocity(
+        self, x_t: Tensor, sigma: Tensor, cond: Cond, empty: Cond | None, guidance_scale: float
+    ) -> Tensor:
+        """See ``Policy.guided_velocity``."""
+
+    def empty_prompt(self, guidance_scale: float) -> Cond | None:
+        """See ``Policy.empty_prompt``."""
+
+
 class FlowModel(Protocol):
     """A rectified-flow model behind one interface; timestep scaling, masks and learned sigma end here."""
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sanarl.maths import draw
-from sanarl.models.policy import Policy
+from sanarl.models.base import Source
 from sanarl.rewards.local import Scoring
 from sanarl.rewards.mix import RewardError, Scores
 from sanarl.rollout.generate import Sampler, generate
@@ -35,14 +35,14 @@ class Request:
 class Collected:
     """What came of it, in the order of the request."""
 
-    rollout: Rollout | None  # None when the request was empty
+    rollout: Rollout | None  # None when the request was empty, or samples were not kept
     scores: Scores | None  # None without rewards
     shown: Tensor  # (K, F, 3, H, W) media of the rows asked for, on the CPU
     thumbnails: Tensor  # (B, N) colours of the media shrunk to 8 x 8, on the CPU
 
 
 def collect(
-    policy: Policy,
+    source: Source,
     request: Request,
     sampler: Sampler,
     key: draw.Key,
@@ -50,11 +50,12 @@ def collect(
     deadline_s: float,
     shown_rows: range,
     only_strict: bool = True,
+    keep: bool = True,
 ) -> Collected:
     """Sample every row of ``request`` and score it.
 
     Args:
-        policy: under the values that shall sample.
+        source: a policy under the values that shall sample, or a copy that has them.
         request: what to sample.
         sampler: how.
         key: what these samples are for; starting noise depends on it and the row's id.
@@ -62,6 +63,7 @@ def collect(
         deadline_s: seconds that scoring may take after the last sample is there.
         shown_rows: whose media are kept for people to look at.
         only_strict: the scores are for training, not for people to read; see ``Mix``.
+        keep: also the samples; otherwise only what their media showed.
 
     Raises:
         RewardError: when a scorer fails or is late.
@@ -70,19 +72,19 @@ def collect(
     shown: list[Tensor] = []
     thumbnails = [torch.zeros(0, 0)]
     asked = request.prompts, request.ids, request.groups
-    for rows, part, media in generate(policy, *asked, sampler, key, request.first):
+    for rows, part, media in generate(source, *asked, sampler, key, request.first):
         listed = rows.tolist()
         if scoring is not None:
             scoring.submit(listed, media, part.prompts, [request.metadata[i] for i in listed], only_strict)
-        parts.append(part)
+        parts += [part] if keep else []
         shown.append(media[[place for place, row in enumerate(listed) if row in shown_rows]].cpu())
         thumbnails.append(thumbnail(media).cpu())
-    scores = scoring.collect(deadline_s) if scoring is not None and parts else None
+    scores = scoring.collect(deadline_s) if scoring is not None and shown else None
     return Collected(
         rollout=Rollout.cat(parts) if parts else None,
         scores=scores,
         shown=torch.cat(shown) if shown else torch.zeros(0),
-        thumbnails=torch.cat(thumbnails[1:]) if parts else thumbnails[0],
+        thumbnails=torch.cat(thumbnails[1:]) if shown else thumbnails[0],
     )
 
 

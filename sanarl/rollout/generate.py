@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sanarl.maths import draw
 from sanarl.maths.flow import schedule
 from sanarl.maths.solvers import Solver, solve
-from sanarl.models.policy import Policy
+from sanarl.models.base import Source
 from sanarl.rollout.stochastic import Stochastic, walk
 from sanarl.types import Cond, Rollout
 
@@ -26,6 +27,8 @@ class Sampler:
     """Samples computed at once; changes no result beyond rounding."""
     stochastic: Stochastic | None = None
     """Steps that are not the solver's; None: all are."""
+    decode_scale: float = 1.0
+    """Side of the media, of the full one: latents are shrunk before they are decoded."""
 
     @property
     def sigmas(self) -> Tensor:
@@ -35,7 +38,7 @@ class Sampler:
 
 @torch.no_grad()
 def generate(
-    policy: Policy,
+    source: Source,
     prompts: list[str],
     ids: Tensor,
     groups: Tensor,
@@ -46,7 +49,7 @@ def generate(
     """Sample one picture or clip for every entry of ``prompts``, a mini-batch at a time.
 
     Args:
-        policy: under the values that shall sample.
+        source: a policy under the values that shall sample, or a copy that has them.
         prompts: B strings, repeated as often as samples are wanted.
         ids: (B,) int64, identity of each sample; its starting noise depends on ``key`` and its id alone.
         groups: (B,) int64, group of each sample.
@@ -59,16 +62,16 @@ def generate(
     """
     if not prompts:  # torch splits no rows into one empty batch
         return
-    model, device = policy.model, policy.model.transformer.device
+    model, device = source.model, source.model.transformer.device
     cond = model.encode_prompts(prompts)
-    empty = policy.empty_prompt(sampler.guidance_scale)
+    empty = source.empty_prompt(sampler.guidance_scale)
     sigmas, how = sampler.sigmas.tolist(), sampler.stochastic
     same = groups if how is not None and how.same_latent else ids
     for rows in torch.arange(len(prompts)).split(sampler.mini_batch):
         part = cond[rows]
         if first is not None:
             part = replace(part, first=model.encode_media(first[rows], len(rows)))
-        velocity = _Velocity(policy, part, empty, sampler.guidance_scale)
+        velocity = _Velocity(source, part, empty, sampler.guidance_scale)
         noise = draw.normal(same[rows], model.latent_shape, *key, "noise").to(device)
         path = None
         if how is None:
@@ -84,20 +87,29 @@ def generate(
             sigmas=torch.tensor(sigmas[:-1], device=device).expand(len(rows), -1),
             path=path,
         )
-        yield rows, rollout, model.decode(latents)
+        yield rows, rollout, model.decode(shrunk(latents, sampler.decode_scale))
+
+
+def shrunk(latents: Tensor, scale: float) -> Tensor:
+    """Latents (B, C, ..., H, W) with sides of ``scale`` by the mean over cells, as pictures are made smaller."""
+    if scale == 1.0:
+        return latents
+    height, width = (round(edge * scale) for edge in latents.shape[-2:])
+    flat = F.interpolate(latents.flatten(1, -3), size=(height, width), mode="area")
+    return flat.unflatten(1, latents.shape[1:-2])
 
 
 @dataclass(frozen=True)
 class _Velocity:
     """The velocity of samples with their prompts."""
 
-    policy: Policy
+    source: Source
     cond: Cond
     empty: Cond | None
     guidance_scale: float
 
     def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
-        return self.policy.guided_velocity(x, sigma, self.cond, self.empty, self.guidance_scale)
+        return self.source.guided_velocity(x, sigma, self.cond, self.empty, self.guidance_scale)
 
     def at(self, x: Tensor, sigma: float) -> Tensor:
         """At one noise level for all samples."""

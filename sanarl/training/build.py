@@ -28,9 +28,10 @@ from sanarl.runtime.optim import Ema
 from sanarl.runtime.session import Session
 from sanarl.runtime.step import StepGuard
 from sanarl.runtime.world import World
-from sanarl.training import metering, settings, trackers, watching
+from sanarl.training import engine, metering, settings, trackers, watching
 from sanarl.training.cached import cached, without_known_media
 from sanarl.training.card import Card
+from sanarl.training.engine import Engine
 from sanarl.training.fitting import check_fits
 from sanarl.training.job import Job
 
@@ -82,6 +83,7 @@ class Parts:
     rewards: dict[Rewards, Scoring | RemoteScoring]
     held_out: HeldOut | None
     watch: Watch | None
+    engine: Engine
 
     def __enter__(self) -> Self:
         return self
@@ -151,6 +153,7 @@ class Parts:
             eval_first=config.validation.val_before_train,
             card=Card(config, self.model.flow_shift, type(self.model.pipeline).__name__),
             fps=config.policy.diffusers.fps,
+            engine=self.engine,
             watch=self.watch,
         )
 
@@ -175,6 +178,7 @@ def parts(
     refuse_unsupported(config)
     trackers.check(config)
     find_services(config)
+    engine.check(config)
     module = load_module(dataset_module or default_module(config))
     dataset = module.train(config)
     _agree(dataset, world)
@@ -187,20 +191,20 @@ def parts(
         model = cached(load(model_settings(config), world.device), config)
         check_fits(model, config.policy.diffusers.inference_size, config.sample_frames, _at_once(config), world.device)
         policy = build_policy(config, model)
+        copies = engine.build(policy, settings.replicas(config))
         held_out = _held_out(config, prompts, model, rewards.get(evaluated))
         watch = watching.watch(config, fixed, model, rewards.get(watched)) if fixed else None
     except BaseException:
         for scoring in rewards.values():
             scoring.close()
         raise
-    return Parts(config, module, dataset, world, model, policy, rewards, held_out, watch)
+    return Parts(config, module, dataset, world, model, policy, rewards, held_out, watch, copies)
 
 
 def _at_once(config: Config) -> int:
     """Samples that are decoded together; 0 where none are."""
     evaluated = settings.evaluation_sampler(config, 1.0).mini_batch if config.validation.enable else 0
-    rollout = config.rollout
-    return max(evaluated, (rollout.n_generation_mini_batch or rollout.n_generation) if config.is_rl else 0)
+    return max(evaluated, settings.at_once(config) if config.is_rl else 0)
 
 
 def _agree(dataset: Items, world: World) -> None:

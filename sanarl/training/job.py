@@ -16,6 +16,7 @@ from sanarl.runtime.optim import Ema, OptimSettings
 from sanarl.runtime.session import Session
 from sanarl.runtime.step import StepGuard, optimise
 from sanarl.training.card import Card
+from sanarl.training.engine import Engine
 from sanarl.types import Term
 
 
@@ -35,6 +36,7 @@ class Job:
     eval_first: bool
     card: Card
     fps: float
+    engine: Engine
     watch: Watch | None = None
     before: Evaluated | None = field(default=None, init=False)
 

@@ -17,7 +17,7 @@ from sanarl.config import Loaded
 from sanarl.errors import UserError
 from sanarl.runtime.signals import EXIT
 from sanarl.runtime.world import is_rank
-from sanarl.training import run
+from sanarl.training import engine, run
 from sanarl.training.build import find_services, refuse_unsupported
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -49,6 +49,7 @@ def main(
         return run.run(loaded, dataset_module, resume, dry_run).exit_code
     refuse_unsupported(loaded.config)
     find_services(loaded.config)
+    engine.check(loaded.config)
     return launch(count, [sys.executable, "-m", "sanarl", *sys.argv[1:]])
 
 

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from sanarl.config import Config
 from sanarl.runtime import checkpoint
 from sanarl.runtime.memory import free_memory
 from sanarl.runtime.session import size
@@ -21,7 +22,7 @@ def overview(made: Parts, total: int) -> list[str]:
     whole = sum(p.numel() for p in policy.model.transformer.parameters())
     if config.is_rl:
         what = (
-            f"{config.prompts_per_step} prompts x {config.rollout.n_generation} samples a rollout, "
+            f"{config.prompts_per_step} prompts x {_samples(config)} a rollout, "
             f"{config.updates_per_rollout} optimiser step(s) each"
         )
     else:
@@ -51,6 +52,15 @@ def overview(made: Parts, total: int) -> list[str]:
     if not config.train.ckpt.enable_checkpoint:
         lines.append("train.ckpt.enable_checkpoint = false: neither checkpoints nor exports will be written")
     return lines
+
+
+def _samples(config: Config) -> str:
+    """How many samples a prompt gets, and how many of them train."""
+    train, drawn, first = config.rollout.n_generation, config.regenerated, config.candidates
+    said = f"{train} samples"
+    if config.rollout.preview.num_steps:
+        return f"{first} previews, {drawn} drawn in full, {train} trained"
+    return said if drawn == train else f"{drawn} samples of which {train} train"
 
 
 def path_memory(made: Parts) -> str:

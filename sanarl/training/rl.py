@@ -13,18 +13,18 @@ from torch import Tensor
 
 from sanarl.algorithms import flow_grpo, nft
 from sanarl.data.loading import Loader
-from sanarl.maths import draw
+from sanarl.maths import draw as noise
 from sanarl.maths.advantage import group_advantages, group_statistics
 from sanarl.models.policy import Policy
 from sanarl.rewards.local import Scoring
-from sanarl.rewards.mix import RewardError
 from sanarl.rewards.remote import RemoteScoring
 from sanarl.rollout import preview
-from sanarl.rollout.collect import Collected, Request, collect, on_all_ranks, picture_statistics
-from sanarl.rollout.evaluate import gather_scores, gather_thumbnails
+from sanarl.rollout.collect import Collected, picture_statistics
+from sanarl.rollout.evaluate import gather_thumbnails
 from sanarl.rollout.generate import Sampler
 from sanarl.runtime.world import World
 from sanarl.training.job import Job
+from sanarl.training.stages import Asked, Draw, Pool, Samples, draw, kept
 from sanarl.types import Term
 
 
@@ -33,7 +33,7 @@ class Setup:
     """What a run of reinforcement learning is told."""
 
     prompts_per_step: int
-    group_size: int
+    pool: Pool
     updates_per_pass: int
     """Optimiser steps that one pass over a rollout feeds."""
     mu_iterations: int
@@ -63,76 +63,55 @@ def train(job: Job, loader: Loader, scoring: Scoring | RemoteScoring, setup: Set
     job.begin()
     for step in session.steps(job.export):
         with session.timed("step"):
-            request, groups, prompts = ask(loader, step, world, setup)  # data
-            with session.timed("rollout"):
-                found = sample(job, request, scoring, step, setup)  # policy -> rollout
-            scores = gather_scores(found, world, len(groups))  # reward
-            session.rewards(step, "train", prompts, groups, scores)
-            advantages = group_advantages(scores["reward"], groups, setup.global_std)  # advantage
+            asked = ask(loader, step, setup)  # data
+            with session.timed("rollout"):  # policy -> rollout -> reward
+                drawn, previewed = sample(job, asked, scoring, step, setup)
+            batch = kept(drawn, asked, setup.pool, policy.model, world, (setup.seed, step))
+            session.rewards(step, "train", asked.prompts, batch.groups, batch.scores)
+            advantages = group_advantages(batch.scores["reward"], batch.groups, setup.global_std)  # advantage
             with session.timed("train"):
-                updates = update(job, found, request, groups, advantages, step, setup)  # loss terms -> optimiser
+                updates = update(job, batch, advantages, step, setup)  # loss terms -> optimiser
                 after_rollout(policy, session.progress.updates, setup.settings)
-            metrics = mean_of(updates) | reward_metrics(scores, groups) | picture_metrics(found, groups, world)
-            show(job, found, request, step, setup)
-            if metrics["zero_std_ratio"] == 1:
-                session.console.line(
-                    f"step {step}: the rewards of every group are all equal; such a step teaches nothing"
-                )
+            metrics = mean_of(updates) | reward_metrics(batch.scores, batch.groups) | previewed
+            metrics |= pool_metrics(drawn, batch) | picture_metrics(drawn.found, drawn.groups, world)
+            show(job, drawn, step, setup)
+            say(job, metrics, step)
             metrics = job.conclude(step, metrics)
         session.log(step, metrics)
     return session.signals.exit_code
 
 
-def ask(loader: Loader, step: int, world: World, setup: Setup) -> tuple[Request, Tensor, list[str]]:
-    """This rank's rows of a step, the group of every row (B,), and the prompt of every group's number.
-
-    Equal prompts of a step are one group; it has the number of the first.
-    """
-    prompts, size = setup.prompts_per_step, setup.group_size
-    items = loader.take((step - 1) * prompts, range(prompts))
-    first = {item["prompt"]: number for number, item in reversed(list(enumerate(items)))}
-    groups = torch.tensor([first[items[row // size]["prompt"]] for row in range(prompts * size)])
-    rows = world.rows(prompts * size)
-    ids = torch.tensor(rows, dtype=torch.int64)
-    request = Request(
-        prompts=[items[row // size]["prompt"] for row in rows],
-        metadata=[items[row // size]["metadata"] for row in rows],
-        ids=ids,
-        groups=groups[ids],
-    )
-    return request, groups, [item["prompt"] for item in items]
+def ask(loader: Loader, step: int, setup: Setup) -> Asked:
+    """The candidates of a step."""
+    prompts = setup.prompts_per_step
+    return Asked(loader.take((step - 1) * prompts, range(prompts)), setup.pool.candidates)
 
 
-def sample(job: Job, request: Request, scoring: Scoring | RemoteScoring, step: int, setup: Setup) -> Collected:
-    """Samples of the old policy with their scores.
-
-    Raises:
-        RewardError: when a reward fails, on every rank when it does on any; the step before is saved then.
-    """
-    policy, session = job.policy, job.session
-    shown = range(setup.group_size if setup.shows(step) else 0)
-
-    def work() -> Collected:
-        with policy.old():
-            return collect(policy, request, setup.sampler, (setup.seed, step), scoring, setup.deadline_s, shown)
-
-    try:
-        return on_all_ranks(session.world, work)
-    except RewardError:
-        session.save_complete(job.export)
-        raise
+def sample(
+    job: Job, asked: Asked, scoring: Scoring | RemoteScoring, step: int, setup: Setup
+) -> tuple[Samples, dict[str, float]]:
+    """Full samples of the old policy with their scores, and metrics of their previews; see ``stages.draw``."""
+    how = Draw(scoring, setup.deadline_s, setup.seed, step)
+    return draw(job, asked, how, setup.pool, setup.sampler, setup.pool.train if setup.shows(step) else 0)
 
 
-def update(
-    job: Job, found: Collected, request: Request, groups: Tensor, advantages: Tensor, step: int, setup: Setup
-) -> list[dict[str, float]]:
+def say(job: Job, metrics: dict[str, float], step: int) -> None:
+    """Tell a person of steps that teach nothing, and of code that was compiled again."""
+    console = job.session.console
+    if metrics["zero_std_ratio"] == 1:
+        console.line(f"step {step}: the rewards of every group are all equal; such a step teaches nothing")
+    if step > 1 and metrics.get("rollout/recompiled"):
+        console.line(f"step {step}: the rollout engine compiled {metrics['rollout/recompiled']:.0f} graph(s) again")
+
+
+def update(job: Job, batch: Samples, advantages: Tensor, step: int, setup: Setup) -> list[dict[str, float]]:
     """Every optimiser step that a rollout feeds, each with its metrics."""
     done: list[dict[str, float]] = []
-    for number, rows in enumerate(slices(groups, step, setup)):
-        terms = slice_terms(job, found, request, rows, advantages, (setup.seed, step, number), setup)
+    for number, rows in enumerate(slices(batch.groups, step, setup)):
+        terms = slice_terms(job, batch, rows, advantages, (setup.seed, step, number), setup)
         done.append(job.update(*terms, step))
         if isinstance(setup.settings, flow_grpo.Settings) and flow_grpo.RATIO_ERROR in done[-1]:
-            found = checked(found, done[-1], setup.settings)
+            batch = replace(batch, found=checked(batch.found, done[-1], setup.settings))
             if done[-1]["recomputed_log_probs"] and step == 1:
                 error, most = done[-1][flow_grpo.RATIO_ERROR], setup.settings.tolerance
                 job.session.console.line(
@@ -169,21 +148,22 @@ def slices(groups: Tensor, step: int, setup: Setup) -> Iterator[Tensor]:
         chunks: list[list[Tensor]] = [[] for _ in range(setup.updates_per_pass)]
         for group in groups.unique().tolist():
             members = (groups == group).nonzero().flatten()
-            order = torch.randperm(len(members), generator=draw.generator(setup.seed, step, "slice", iteration, group))
+            order = torch.randperm(len(members), generator=noise.generator(setup.seed, step, "slice", iteration, group))
             for chunk, rows in zip(chunks, members[order].tensor_split(setup.updates_per_pass), strict=True):
                 chunk.append(rows)
         yield from (torch.cat(chunk).sort().values for chunk in chunks)
 
 
 def slice_terms(
-    job: Job, found: Collected, request: Request, rows: Tensor, advantages: Tensor, key: draw.Key, setup: Setup
+    job: Job, batch: Samples, rows: Tensor, advantages: Tensor, key: noise.Key, setup: Setup
 ) -> tuple[Iterable[Term], float]:
     """The terms of one optimiser step on this rank's part of ``rows``, and that part's share of them."""
-    here = torch.isin(request.ids, rows)
-    if found.rollout is None or not here.any():
+    rollout, mine = batch.found.rollout, batch.request.ids
+    here = torch.isin(mine, batch.ids[rows])
+    if rollout is None or not here.any():
         return (), 0.0
-    part = found.rollout if here.all() else found.rollout[here.nonzero().flatten()]
-    weights = advantages[part.ids].to(part.latents.device, part.latents.dtype)
+    part = rollout if here.all() else rollout[here.nonzero().flatten()]
+    weights = advantages[torch.searchsorted(batch.ids, part.ids)].to(part.latents.device, part.latents.dtype)
     part, settings = replace(part, advantages=weights), setup.settings
     if isinstance(settings, nft.Settings):
         terms = nft.terms(job.policy, part, settings, key)
@@ -221,13 +201,21 @@ def picture_metrics(found: Collected, groups: Tensor, world: World) -> dict[str,
     return {f"media/{name}": value for name, value in picture_statistics(thumbnails, groups).items()}
 
 
-def show(job: Job, found: Collected, request: Request, step: int, setup: Setup) -> None:
+def pool_metrics(drawn: Samples, batch: Samples) -> dict[str, float]:
+    """Rewards of all that was drawn in full, where only some of it trains."""
+    if len(drawn.ids) == len(batch.ids):
+        return {}
+    s = group_statistics(drawn.scores["reward"], drawn.groups)
+    return {"pool/reward_mean": s.mean, "pool/reward_max": s.max, "pool/reward_min": s.min, "pool/size": s.group_size}
+
+
+def show(job: Job, drawn: Samples, step: int, setup: Setup) -> None:
     """Write a sheet of the step's first group, and its clips, when they are due."""
-    session = job.session
+    session, found = job.session, drawn.found
     if not setup.shows(step) or not session.world.main or found.scores is None:
         return
     totals = found.scores.total.tolist()
-    rows = [(request.prompts[i], [(media, totals[i])]) for i, media in enumerate(found.shown)]
+    rows = [(drawn.request.prompts[i], [(media, totals[i])]) for i, media in enumerate(found.shown)]
     path = session.folder.samples / f"rollout_{step:06d}.png"
     preview.sheet(rows, path, columns=8)
     session.picture(step, "rollout", path)

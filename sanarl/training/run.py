@@ -75,8 +75,10 @@ def _train(loaded: Loaded, made: Parts, resume: str | None, found: Found | None,
             session = _open(loaded, made, folder, resume, found, signals)
             try:
                 job = made.job(session)
-                for line in (*plan.overview(made, session.total), *made.tried_rewards()):
+                for line in (*plan.overview(made, session.total), *made.tried_rewards(), *made.engine.warm_up()):
                     session.console.line(line)
+                if world.main:
+                    made.engine.write_report(folder.path / "engine.txt")
                 session.begin(job.state(), found.checkpoint if found else None, plan.save_bytes(made, job))
                 if world.main and found is not None:  # only now is it sure that this run goes on
                     folder.write_config(loaded.text, _identity(loaded.config))
@@ -191,7 +193,7 @@ def measured(made: Parts, steps: int) -> tuple[list[dict[str, float]], int]:
 
 def _measure(loaded: Loaded, made: Parts) -> None:
     """Try the rewards, take a step or two without saving, and print what the whole run would be and take."""
-    tried = made.tried_rewards()
+    tried = [*made.tried_rewards(), *made.engine.warm_up()]
     lines, save_bytes = measured(made, MEASURED_STEPS)
     seconds = lines[-1]["time/step"] if lines else 0.0
     console = Console(None, quiet=not made.world.main)

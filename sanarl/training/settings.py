@@ -10,12 +10,15 @@ from sanarl.errors import UserError
 from sanarl.maths import draw
 from sanarl.maths.sde import Dynamics
 from sanarl.models.adapter import LoraSettings
+from sanarl.models.quantize import Rule
+from sanarl.models.replicas import ReplicaSettings
 from sanarl.rollout.generate import Sampler
 from sanarl.rollout.stochastic import Stochastic
 from sanarl.runtime.optim import OptimSettings
 from sanarl.runtime.session import Saving
 from sanarl.training import rl
 from sanarl.training import sft as sft_loop
+from sanarl.training.stages import Pool, Preview
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SCORING_DEADLINE_S = 600.0
@@ -115,9 +118,7 @@ def evaluation_sampler(config: Config, flow_shift: float) -> Sampler:
     """How held-out samples are drawn."""
     sample, asked = config.policy.diffusers.sample, config.validation.batch_size
     if config.is_rl:
-        rollout = config.rollout
-        at_once = rollout.n_generation_mini_batch or rollout.n_generation
-        return sampler(config, flow_shift, sample.eval_num_steps, asked or at_once)
+        return sampler(config, flow_shift, sample.eval_num_steps, asked or at_once(config))
     return sampler(config, flow_shift, sample.num_steps, asked or config.sft.mini_batch)
 
 
@@ -188,11 +189,33 @@ def flow_grpo_settings(config: Config, how: Stochastic) -> flow_grpo.Settings:
     )
 
 
+def at_once(config: Config) -> int:
+    """Samples of a rollout that are drawn at once."""
+    return config.rollout.n_generation_mini_batch or config.rollout.n_generation
+
+
+def pool(config: Config, rollouts: Sampler) -> Pool:
+    """[rollout] and [rollout.preview]; ``rollouts`` draws in full."""
+    rollout, preview = config.rollout, config.rollout.preview
+    first = None
+    if preview.num_steps:
+        sampler = replace(rollouts, num_steps=preview.num_steps, decode_scale=preview.decode_scale)
+        first = Preview(sampler, preview.mode, preview.select, config.regenerated)
+    return Pool(config.candidates, rollout.n_generation, rollout.select, rollout.engine.mode, first)
+
+
+def replicas(config: Config) -> list[ReplicaSettings]:
+    """The copies of the model that rollouts are sampled by; none in supervised fine-tuning."""
+    engine = config.rollout.engine
+    rule = Rule(engine.skip_modules, engine.min_dim)
+    modes = dict.fromkeys(config.engine_modes) if config.is_rl else ()
+    return [ReplicaSettings(m, rule, engine.compile_mode, at_once(config)) for m in modes if m != "peft"]
+
+
 def rl_setup(config: Config, flow_shift: float) -> rl.Setup:
     """Everything that the loop of reinforcement learning is told."""
-    diffusers, grpo, rollout = config.policy.diffusers, config.grpo, config.rollout
-    mini_batch = rollout.n_generation_mini_batch or rollout.n_generation
-    rollouts = sampler(config, flow_shift, diffusers.sample.num_steps, mini_batch)
+    diffusers, grpo = config.policy.diffusers, config.grpo
+    rollouts = sampler(config, flow_shift, diffusers.sample.num_steps, at_once(config))
     settings: nft.Settings | flow_grpo.Settings
     if config.task == "flowgrpo":
         how = stochastic(config, rollouts)
@@ -202,7 +225,7 @@ def rl_setup(config: Config, flow_shift: float) -> rl.Setup:
         settings = nft_settings(config)
     return rl.Setup(
         prompts_per_step=config.prompts_per_step,
-        group_size=rollout.n_generation,
+        pool=pool(config, rollouts),
         updates_per_pass=config.samples_per_step // config.samples_per_update,
         mu_iterations=grpo.mu_iterations,
         global_std=diffusers.sample.global_std,

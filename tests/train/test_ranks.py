@@ -14,6 +14,11 @@ CASES = {
     "sft": ("sft", ()),
     # Two optimiser steps a rollout; 3 prompts x 4 samples on 2 ranks cut the second group in half.
     "nft": ("nft", ()),
+    # Of six candidates five are drawn in full and four trained: rows change ranks twice.
+    "nft-pool": (
+        "nft",
+        (("n_generation = 4", "n_generation = 4\nn_candidates = 6\npreview = { num_steps = 2, n_regenerate = 5 }"),),
+    ),
     "nft-one-update": ("nft", ("batch_size_per_optimize = 6", "batch_size_per_optimize = 12")),
     # One prompt of two samples, an optimiser step a sample: a rank has no rows in each; three held-out samples.
     "nft-few": (

@@ -15,11 +15,12 @@ from sanarl.rollout.generate import Sampler
 from sanarl.runtime.step import StepGuard, optimise
 from sanarl.runtime.world import World
 from sanarl.training import build, rl, settings
+from sanarl.training.stages import Pool, Samples
 from sanarl.types import Cond, Rollout
 
 SETUP = rl.Setup(
     prompts_per_step=3,
-    group_size=4,
+    pool=Pool(candidates=4, train=4),
     updates_per_pass=2,
     mu_iterations=1,
     global_std=False,
@@ -41,15 +42,15 @@ def loader():
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_ranks_ask_for_all_rows_of_a_step_once(loader, size):
     # Reference: by hand. Step 2 takes items 3, 4 and 0 again: "a", "d", "a"; both "a" are one group.
-    asked = [rl.ask(loader, 2, World(rank, size), SETUP) for rank in range(size)]
-    for _, groups, prompts in asked:
-        assert groups.tolist() == [0] * 4 + [1] * 4 + [0] * 4
-        assert prompts == ["a", "d", "a"]
-    requests = [request for request, _, _ in asked]
+    asked = rl.ask(loader, 2, SETUP)
+    ids = torch.arange(len(asked))
+    assert asked.groups(ids).tolist() == [0] * 4 + [1] * 4 + [0] * 4
+    assert asked.prompts == ["a", "d", "a"]
+    requests = [asked.request(ids[list(World(rank, size).rows(12))]) for rank in range(size)]
     assert [p for r in requests for p in r.prompts] == ["a"] * 4 + ["d"] * 4 + ["a"] * 4
     assert [m["number"] for r in requests for m in r.metadata] == [3] * 4 + [4] * 4 + [0] * 4
     assert [i for r in requests for i in r.ids.tolist()] == list(range(12))
-    assert [g for r in requests for g in r.groups.tolist()] == asked[0][1].tolist()
+    assert [g for r in requests for g in r.groups.tolist()] == asked.groups(ids).tolist()
 
 
 def even(groups):
@@ -105,9 +106,12 @@ def test_the_shares_of_all_ranks_add_up(size, loader):
     for rows in rl.slices(torch.arange(12) // 4, 1, SETUP):
         total = 0.0
         for rank in range(size):
-            request, _, _ = rl.ask(loader, 1, World(rank, size), SETUP)
+            asked = rl.ask(loader, 1, SETUP)
+            ids = torch.arange(12)
+            request = asked.request(ids[list(World(rank, size).rows(12))])
             found = SimpleNamespace(rollout=rollout(request) if len(request.ids) else None)
-            terms, share = rl.slice_terms(job, found, request, rows, torch.zeros(12), (0,), SETUP)
+            batch = Samples(found, request, ids, asked.groups(ids), {})
+            terms, share = rl.slice_terms(job, batch, rows, torch.zeros(12), (0,), SETUP)
             assert (terms == ()) is (share == 0.0)
             assert share == pytest.approx(len(set(request.ids.tolist()) & set(rows.tolist())) / len(rows))
             total += share
@@ -159,7 +163,9 @@ def test_a_step_taken_apart(train, tmp_path):
     policy.load_state_dict(torch.load(checkpoint, weights_only=True)["policy"])
     setup = settings.rl_setup(config, model.flow_shift)
     loader = Loader(load_module("sanarl.datasets.shapes").train(config), 0, True, 0, None, config.prompts_per_step)
-    request, groups, _ = rl.ask(loader, 3, World(), setup)
+    asked = rl.ask(loader, 3, setup)
+    request = asked.request(torch.arange(len(asked)))
+    groups = request.groups
 
     def rewards_under(manager):
         with manager():

@@ -139,6 +139,23 @@ class Config(Table):
         return self.samples_per_step // self.rollout.n_generation
 
     @property
+    def candidates(self) -> int:
+        """Samples of a prompt that are drawn."""
+        return self.rollout.n_candidates or self.rollout.n_generation
+
+    @property
+    def regenerated(self) -> int:
+        """Samples of a prompt that are drawn in full: all candidates, or those whose previews tell most."""
+        preview = self.rollout.preview
+        return (preview.n_regenerate or self.rollout.n_generation) if preview.num_steps else self.candidates
+
+    @property
+    def engine_modes(self) -> tuple[str, ...]:
+        """What samples rollouts: of previews, where there are any, and of full ones."""
+        preview = self.rollout.preview
+        return (*((preview.mode,) if preview.num_steps else ()), self.rollout.engine.mode)
+
+    @property
     def samples_per_update(self) -> int:
         """Samples of one optimiser step in reinforcement learning, over all GPUs."""
         per_gpu = self.grpo.batch_size_per_optimize
