@@ -189,7 +189,8 @@ def parts(
     rewards = {which: _scoring(which) for which in {_training_rewards(config), evaluated, watched} if which}
     try:
         model = cached(load(model_settings(config), world.device), config)
-        check_fits(model, config.policy.diffusers.inference_size, config.sample_frames, _at_once(config), world.device)
+        at_once = settings.decoded_at_once(config)
+        check_fits(model, config.policy.diffusers.inference_size, config.sample_frames, at_once, world.device)
         policy = build_policy(config, model)
         copies = engine.build(policy, settings.replicas(config))
         held_out = _held_out(config, prompts, model, rewards.get(evaluated))
@@ -199,12 +200,6 @@ def parts(
             scoring.close()
         raise
     return Parts(config, module, dataset, world, model, policy, rewards, held_out, watch, copies)
-
-
-def _at_once(config: Config) -> int:
-    """Samples that are decoded together; 0 where none are."""
-    evaluated = settings.evaluation_sampler(config, 1.0).mini_batch if config.validation.enable else 0
-    return max(evaluated, settings.at_once(config) if config.is_rl else 0)
 
 
 def _agree(dataset: Items, world: World) -> None:

@@ -194,6 +194,12 @@ def at_once(config: Config) -> int:
     return config.rollout.n_generation_mini_batch or config.rollout.n_generation
 
 
+def decoded_at_once(config: Config) -> int:
+    """Samples that are decoded together; 0 where none are."""
+    evaluated = evaluation_sampler(config, 1.0).mini_batch if config.validation.enable else 0
+    return max(evaluated, at_once(config) if config.is_rl else 0)
+
+
 def pool(config: Config, rollouts: Sampler) -> Pool:
     """[rollout] and [rollout.preview]; ``rollouts`` draws in full."""
     rollout, preview = config.rollout, config.rollout.preview
