@@ -9,6 +9,11 @@ from pathlib import Path
 PARTIAL = ".partial-"
 
 
+def partial_of(final: Path) -> Path:
+    """Where ``complete_folder`` writes what becomes ``final``."""
+    return final.with_name(f"{PARTIAL}{final.name}")
+
+
 @contextmanager
 def complete_folder(final: Path) -> Iterator[Path]:
     """Give a folder to write into; it gets the name ``final`` once the block ends without an error.
@@ -16,7 +21,7 @@ def complete_folder(final: Path) -> Iterator[Path]:
     An older ``final`` is replaced at the last moment and survives any error before it. Files are flushed to the disk
     before the rename, so that a crash of the machine cannot leave the name without the contents.
     """
-    partial = final.with_name(f"{PARTIAL}{final.name}")
+    partial = partial_of(final)
     aside = final.with_name(f"{PARTIAL}replaced-{final.name}")
     for rest in (partial, aside):
         shutil.rmtree(rest, ignore_errors=True)

@@ -32,6 +32,7 @@ def terms(
     ids: torch.Tensor,
     settings: Settings,
     key: draw.Key,
+    num_terms: int = 0,
 ) -> Iterator[Term]:
     """The terms of one optimiser step: mean squared error of the velocity, a mini-batch a term.
 
@@ -44,9 +45,31 @@ def terms(
         ids: (B,) int64, identity of each sample: its noise and noise level depend on ``key`` and its id alone.
         settings: see there.
         key: what this step is, for example (seed, step).
+        num_terms: at least so many terms; those beyond the samples have no weight, and only keep up with ranks that
+            have more.
     """
-    if not len(ids):  # a rank without rows; torch splits none into one empty batch
-        return
+    if len(ids):  # torch splits none into one empty batch
+        yield from _samples(policy, latents, captions, ids, settings, key)
+    for _ in range(num_terms - count_terms(latents, settings.mini_batch)):
+        x = torch.zeros(1, *policy.model.latent_shape, device=policy.model.device)
+        v = policy.velocity(x, torch.ones(1, device=x.device), policy.model.encode_prompts([""]))
+        yield Term(v.square().mean(), weight=0.0, metrics={"sigma": torch.zeros((), device=x.device)})
+
+
+def count_terms(latents: list[torch.Tensor], mini_batch: int) -> int:
+    """How many terms so many samples make: a mini-batch holds latents of one size."""
+    return sum(-(-len(members) // mini_batch) for members in by_shape(latents))
+
+
+def _samples(
+    policy: Policy,
+    latents: list[torch.Tensor],
+    captions: list[str],
+    ids: torch.Tensor,
+    settings: Settings,
+    key: draw.Key,
+) -> Iterator[Term]:
+    """The terms that hold samples."""
     captions = list(captions)
     for row, u in enumerate(draw.uniform(ids, *key, "caption").tolist()):
         if u < settings.caption_dropout:

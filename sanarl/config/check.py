@@ -57,6 +57,8 @@ ONLY_SFT = (
     "data.cache",
 )
 """Keys without effect in the other task: an info line when a file sets them."""
+ONLY_SHARDED = ("train.fsdp_reduce_dtype", "train.fsdp_reshard_after_forward", "train.fsdp_offload")
+"""Keys that only count where ranks share weights: full fine-tuning with dp_shard_size above 1."""
 ONLY_VIDEO = ("policy.diffusers.inference_frames", "policy.diffusers.train_frames", "data.short_clips")
 REMOTE = (f"{_TASK}.remote_reward", "validation.remote_reward")
 """Tables that only count beside use_remote_reward = true."""
@@ -324,6 +326,7 @@ def _idle(config: Config) -> Iterator[str]:
     yield from () if config.task == "flowgrpo" else ONLY_FLOW_GRPO
     yield from () if config.policy.diffusers.is_video else ONLY_VIDEO
     yield from check_rollout.idle(config) if config.is_rl else ()
+    yield from () if config.policy.lora is None and config.policy.parallelism.dp_shard_size > 1 else ONLY_SHARDED
     trained = config.is_rl and config.grpo.use_remote_reward
     asked = config.validation.use_remote_reward
     yield from (

@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from sanarl.types import Cond
@@ -27,6 +28,8 @@ class FlowModel(Protocol):
     transformer: nn.Module
     pipeline: Any
     """The diffusers pipeline that the parts come from; exports are written through it."""
+    device: torch.device
+    """Where it computes."""
     flow_shift: float
     """The timestep shift of the model's own scheduler."""
     latent_shape: tuple[int, ...]

@@ -1,18 +1,22 @@
 """Exports: an adapter with prefix and alpha or the whole pipeline for diffusers, an adapter for PEFT."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from peft import get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from sanarl.errors import UserError
 from sanarl.files import complete_folder
 from sanarl.models.adapter import NAME
 from sanarl.models.policy import Policy
+from sanarl.shards import is_part, whole
 
 Target = Literal["diffusers", "peft"]
 
@@ -48,6 +52,21 @@ def export(
         raise UserError(f"{folder}: the export could not be written: {error}") from error
 
 
+def whole_values(policy: Policy, values: Sequence[Tensor], kept: bool) -> list[Tensor]:
+    """Values that ranks hold in parts put together, in the dtype of the working weights; others as they are.
+
+    Every rank calls this; only where ``kept`` the result lists all of them, on the CPU, so that no two are on the
+    device at once.
+    """
+    if not any(is_part(value) for value in values):
+        return list(values)
+    dtype, found = policy.model.transformer.dtype, []
+    for value in values:
+        together = whole(value.detach().to(dtype))
+        found += [together.cpu()] if kept else []
+    return found
+
+
 def _has_adapter(policy: Policy) -> bool:
     return NAME in getattr(policy.model.transformer, "peft_config", {})
 
@@ -55,6 +74,10 @@ def _has_adapter(policy: Policy) -> bool:
 def _write(policy: Policy, values: Sequence[Tensor], folder: Path) -> None:
     transformer, pipeline = policy.model.transformer, policy.model.pipeline
     if not _has_adapter(policy):
+        if any(is_part(p) for p in transformer.parameters()):
+            with _as_one(pipeline, dict(zip(policy.names, values, strict=True))):
+                pipeline.save_pretrained(folder)
+            return
         with policy.using(values):
             pipeline.save_pretrained(folder)
         return
@@ -63,6 +86,22 @@ def _write(policy: Policy, values: Sequence[Tensor], folder: Path) -> None:
         transformer_lora_layers=_layers(policy, values),
         transformer_lora_adapter_metadata=transformer.peft_config[NAME].to_dict(),
     )
+
+
+@contextmanager
+def _as_one(pipeline: Any, values: dict[str, Tensor]) -> Iterator[None]:
+    """The pipeline with a transformer of its own that holds these values, instead of the one cut over ranks."""
+    cut = pipeline.transformer
+    kind = next(k for k in type(cut).__mro__ if not issubclass(k, FSDPModule))
+    with torch.device("meta"):
+        one = kind.from_config(cut.config)
+    buffers = {name: value for name, value in cut.state_dict().items() if not is_part(value)}
+    one.load_state_dict({**buffers, **values}, assign=True)
+    pipeline.transformer = one
+    try:
+        yield
+    finally:
+        pipeline.transformer = cut
 
 
 def _layers(policy: Policy, values: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -7,29 +7,40 @@ that the optimiser steps.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from sanarl.models.base import FlowModel
+from sanarl.shards import is_part, like, local
 from sanarl.types import Cond
 
 
 class Policy:
     """A model whose trainable weights can be given other values for a while; see the module's text."""
 
-    def __init__(self, model: FlowModel, trainable: dict[str, Tensor], master_dtype: torch.dtype, kept_sets: bool):
+    def __init__(
+        self,
+        model: FlowModel,
+        trainable: dict[str, Tensor],
+        master_dtype: torch.dtype,
+        kept_sets: bool,
+        gathered: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ):
         """Take over what requires a gradient in ``model.transformer``.
+
+        Where ranks share the weights, every set of values is cut over them as the working weights are.
 
         Args:
             model: its transformer's trainable parameters are the working weights.
             trainable: name -> starting value, in full precision, for exactly those parameters.
             master_dtype: dtype of the learner's values and of every other set.
             kept_sets: hold the sets ``old`` and ``reference`` too (reinforcement learning).
+            gathered: a context in which the working weights are whole on every rank.
         """
-        self.model = model
+        self.model, self.gathered = model, gathered
         working = {n: p for n, p in model.transformer.named_parameters() if p.requires_grad}
         assert working.keys() == trainable.keys(), "starting values do not fit the trainable parameters"
         self.names, self._working = list(working), list(working.values())
@@ -53,13 +64,22 @@ class Policy:
                 continue
             if master.grad is None:
                 master.grad = torch.zeros_like(master)
-            master.grad += weight.grad
+            (mine,), (added,) = local([master.grad]), local([weight.grad])
+            mine += added
             weight.grad = None
 
     @torch.no_grad()
     def publish(self) -> None:
         """Copy the learner's values into the working weights."""
-        torch._foreach_copy_(self._working, list(self.masters))
+        self._put(self.masters)
+
+    def _put(self, values: Sequence[Tensor]) -> None:
+        torch._foreach_copy_(local(self._working), local(values))
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether ranks share the weights, so that each forward and backward pass is one of all ranks."""
+        return any(is_part(master) for master in self.masters)
 
     def learner_moved(self) -> None:
         """Say that the masters have changed: the old values are no longer the learner's."""
@@ -71,7 +91,7 @@ class Policy:
     def using(self, values: Sequence[Tensor]) -> Iterator[None]:
         """Run with other values in the working weights; the learner's come back afterwards."""
         with torch.no_grad():
-            torch._foreach_copy_(self._working, list(values))
+            self._put(values)
         try:
             yield
         finally:
@@ -156,6 +176,6 @@ class Policy:
                     f"the saved {name!r} values do not fit this model, first at {(wrong or sorted(saved))[0]}"
                 )
             for n, v in zip(self.names, values, strict=True):
-                v.copy_(saved[n])
+                v.copy_(like(saved[n], v))
         self.old_is_learner = state["old_is_learner"]
         self.publish()

@@ -62,7 +62,7 @@ def generate(
     """
     if not prompts:  # torch splits no rows into one empty batch
         return
-    model, device = source.model, source.model.transformer.device
+    model, device = source.model, source.model.device
     cond = model.encode_prompts(prompts)
     empty = source.empty_prompt(sampler.guidance_scale)
     sigmas, how = sampler.sigmas.tolist(), sampler.stochastic

@@ -1,11 +1,11 @@
 """A checkpoint is a folder ``step_N`` that is either complete or absent.
 
 It holds ``state.pt`` (tensors and plain values, read without unpickling anything else) and ``manifest.json`` with the
-size and SHA-256 of that file, the step, and the identity of the configuration that wrote it. It is written under
-another name in the same folder, flushed to the disk and then renamed (:mod:`sanarl.files`).
+size and SHA-256 of that file, the step, and the identity of the configuration that wrote it; tensors of which ranks
+hold parts lie beside it (:mod:`sanarl.runtime.parts`). It is written under another name in the same folder, flushed to
+the disk and then renamed (:mod:`sanarl.files`). Nothing in it says how many ranks wrote it.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -16,10 +16,13 @@ import torch
 from torch import Tensor
 
 from sanarl.errors import UserError
-from sanarl.files import complete_folder
+from sanarl.files import complete_folder, partial_of
+from sanarl.runtime import parts
+from sanarl.runtime.world import World
 
 FORMAT = "sanarl-checkpoint-1"
 ASIDE = "abandoned-"
+ALONE = World()
 
 
 class Stateful(Protocol):
@@ -54,29 +57,36 @@ def num_bytes(saved: Any) -> int:
     return sum(num_bytes(item) for item in saved) if isinstance(saved, list | tuple) else 0
 
 
-def write(folder: Path, step: int, identity: str, saved: Mapping[str, Any]) -> Path:
+def write(
+    folder: Path, step: int, identity: str, saved: Mapping[str, Any], world: World = ALONE, group: Any = None
+) -> Path:
     """Write a snapshot to ``folder/step_N``, completely or not at all.
+
+    Args:
+        folder: of checkpoints, on a disk that all ranks see. step: its number. identity: of the configuration.
+        saved: the snapshot.
+        world: the main rank writes what is whole; where parts are held, every rank calls this.
+        group: over which the ranks then exchange; no other thread may use it.
 
     Raises:
         UserError: when the disk does not take it; what was there before is untouched.
     """
     final = folder / f"step_{step}"
     try:
+        state, held = parts.take_out(dict(saved))
+        if not world.main:
+            parts.write(held, partial_of(final), group)
+            return final
         with complete_folder(final) as partial:
-            torch.save(dict(saved), partial / "state.pt")
-            manifest = {"format": FORMAT, "step": step, "identity": identity, **_fingerprint(partial / "state.pt")}
+            torch.save(state, partial / "state.pt")
+            manifest = {"format": FORMAT, "step": step, "identity": identity}
+            manifest |= parts.fingerprint(partial / "state.pt")
+            if held:
+                manifest["parts"] = parts.write(held, partial, group)
             (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
         raise UserError(f"{final}: the checkpoint could not be written: {error}; earlier ones are untouched") from error
     return final
-
-
-def _fingerprint(file: Path) -> dict[str, object]:
-    digest = hashlib.sha256()
-    with open(file, "rb") as opened:
-        while chunk := opened.read(1 << 20):
-            digest.update(chunk)
-    return {"bytes": file.stat().st_size, "sha256": digest.hexdigest()}
 
 
 def complete(folder: Path) -> list[Path]:
@@ -85,8 +95,13 @@ def complete(folder: Path) -> list[Path]:
     return sorted(found, key=lambda p: int(p.name.removeprefix("step_")))
 
 
-def read(path: Path, identity: str) -> dict[str, Any]:
+def read(path: Path, identity: str, world: World = ALONE, example: Tensor | None = None) -> dict[str, Any]:
     """The state in the checkpoint ``path``, after every check that can be made.
+
+    Args:
+        path: the checkpoint. identity: of the configuration that it must be of.
+        world: every rank of it reads. example: a tensor cut over these ranks as those held in parts shall be; None:
+            they are read whole.
 
     Raises:
         UserError: when it is damaged, not a checkpoint of this program, or of another configuration.
@@ -98,10 +113,12 @@ def read(path: Path, identity: str) -> dict[str, Any]:
             raise ValueError(f"manifest.json does not say {FORMAT}")
         if path.name.removeprefix(ASIDE) != f"step_{manifest.get('step')}":
             raise ValueError(f"manifest.json says it was saved as step_{manifest.get('step')}")
-        found = _fingerprint(path / "state.pt")
+        found = parts.fingerprint(path / "state.pt")
         if found != {key: manifest.get(key) for key in found}:
             raise ValueError("state.pt is not the file that was written (size or SHA-256 differ)")
+        parts.check(path, manifest.get("parts", {}), world)
         state = torch.load(path / "state.pt", weights_only=True, map_location="cpu")
+        state = parts.put_back(state, path, world, parts.maker(example))
     except Exception as error:
         raise UserError(f"{path}: this checkpoint cannot be used: {error}. {advice}") from error
     if manifest.get("identity") != identity:
@@ -109,13 +126,13 @@ def read(path: Path, identity: str) -> dict[str, Any]:
     return state
 
 
-def restore(path: Path, identity: str, state: dict[str, Stateful]) -> None:
-    """Load the checkpoint ``path`` into ``state``.
+def restore(path: Path, identity: str, state: dict[str, Stateful], world: World = ALONE) -> None:
+    """Load the checkpoint ``path`` into ``state``, laid out over the ranks as ``state`` is; every rank calls this.
 
     Raises:
         UserError: as ``read``, and when a part is missing or does not fit.
     """
-    saved = read(path, identity)
+    saved = read(path, identity, world, parts.layout({name: part.state_dict() for name, part in state.items()}))
     for name, part in state.items():
         try:
             part.load_state_dict(saved[name])

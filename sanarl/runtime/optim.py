@@ -3,10 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+from sanarl.shards import like, local
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,30 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr
 
 
+class OptimizerState:
+    """What a checkpoint keeps of an optimiser; moments take their parameter's layout over the ranks when loaded."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        """Nothing is read yet."""
+        self._optimizer = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what a checkpoint kept."""
+        params = [p for group in self._optimizer.param_groups for p in group["params"]]
+        moments = {
+            place: {
+                name: like(value, params[place]) if isinstance(value, Tensor) and value.dim() else value
+                for name, value in kept.items()
+            }
+            for place, kept in state["state"].items()
+        }
+        self._optimizer.load_state_dict({**state, "state": moments})
+
+
 class Ema:
     """Exponential moving average of the learner's values, with the warm-up min((1 + n) / (10 + n), decay)."""
 
@@ -86,7 +112,7 @@ class Ema:
         if updates % self._interval:
             return
         decay = min((1 + self.count) / (10 + self.count), self._decay)
-        torch._foreach_lerp_(self.values, [m.detach() for m in self._masters], 1 - decay)
+        torch._foreach_lerp_(local(self.values), local(m.detach() for m in self._masters), 1 - decay)
         self.count += 1
 
     def state_dict(self) -> dict[str, object]:
@@ -99,5 +125,5 @@ class Ema:
         if len(state["values"]) != len(self.values):
             raise ValueError(f"{len(state['values'])} averaged tensors were saved, {len(self.values)} are needed")
         for value, saved in zip(self.values, state["values"], strict=True):
-            value.copy_(saved)
+            value.copy_(like(saved, value))
         self.count = state["count"]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sanarl.errors import UserError
 from sanarl.files import remove_partial
-from sanarl.runtime import checkpoint
+from sanarl.runtime import checkpoint, parts
 from sanarl.runtime.checkpoint import Stateful
 from sanarl.runtime.console import Console
 from sanarl.runtime.folder import RunFolder
@@ -110,6 +110,8 @@ class Session:
         self._state: dict[str, Stateful] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
+        self._all_write = False
+        self._group: Any = None
         self._needed = 0
         self._halt: str | None = None
 
@@ -128,8 +130,11 @@ class Session:
         """
         self._needed = save_bytes
         self._state = {"progress": self.progress, **state}
+        held = parts.layout({name: part.state_dict() for name, part in self._state.items()}) is not None
+        self._all_write = held
+        self._group = self.world.side_group() if held else None
         if resume_from is not None:
-            checkpoint.restore(resume_from, self._identity, self._state)
+            checkpoint.restore(resume_from, self._identity, self._state, self.world)
             self.console.line(f"resumed {resume_from} after step {self.progress.step}")
         if self.world.main:
             self.folder.cut_records(self.progress.step if resume_from is not None else -1)
@@ -144,7 +149,7 @@ class Session:
         """The steps still to run; after each the run saves when that is due, and ends when a signal asks for it.
 
         Args:
-            export: writes what diffusers loads into a folder.
+            export: writes what diffusers loads into a folder; every rank calls it, the main one writes.
 
         Raises:
             UserError: when the disk takes no more, or the run was halted.
@@ -214,17 +219,19 @@ class Session:
         due = step % saving.every == 0 or step == self.total or best or asked or (stop and saving.at_exit)
         if not (saving.enabled and due):
             return
-        if self.world.main:
+        if self.world.main or self._all_write:
             self._wait_for_writer()
-            self._check_room()
+            if self.world.main:
+                self._check_room()
             self._writing = self._writer.submit(self._write, step, checkpoint.snapshot(self._state))
-            if saving.export:
-                export(self.folder.exports / f"step_{step}")
+        if saving.export:
+            export(self.folder.exports / f"step_{step}")
+            if self.world.main:
                 checkpoint.prune(self.folder.exports, saving.max_keep, self.progress.best_step)
-            if not saving.beside or stop or step == self.total:
-                self._wait_for_writer()
-            elif self.room()[1] < 2 * self._needed:
-                self.console.line("warning: the disk is nearly full; the checkpoint after this one may not fit")
+        if not saving.beside or stop or step == self.total:
+            self._wait_for_writer()
+        elif self.world.main and self.room()[1] < 2 * self._needed:
+            self.console.line("warning: the disk is nearly full; the checkpoint after this one may not fit")
         self.world.barrier()
 
     def save_complete(self, export: Callable[[Path], None]) -> None:
@@ -251,7 +258,9 @@ class Session:
         self._save_if_due(export, stop=False)
 
     def _write(self, step: int, saved: dict[str, Any]) -> None:
-        path = checkpoint.write(self.folder.checkpoints, step, self._identity, saved)
+        path = checkpoint.write(self.folder.checkpoints, step, self._identity, saved, self.world, self._group)
+        if not self.world.main:
+            return
         self.console.line(f"saved {path}")
         if saved["progress"]["best_step"] == step:
             self.folder.write_best(step, saved["progress"]["best_reward"])

@@ -8,6 +8,7 @@ from torch import nn
 
 from sanarl.errors import UserError
 from sanarl.runtime.world import World
+from sanarl.shards import is_part, whole
 from sanarl.types import Term, Trainable
 
 
@@ -63,6 +64,8 @@ def optimise(
 ) -> dict[str, float] | None:
     """Back up every term, sum over ranks, check, clip once, step once.
 
+    The gradients of weights that ranks share are summed in every term's backward pass: all ranks give as many terms.
+
     Args:
         terms: this rank's terms; their weights sum to 1 (there may be none when ``share`` is 0).
         policy: whose working weights carry the gradients and whose masters are stepped.
@@ -98,9 +101,9 @@ def optimise(
     for master in policy.masters:
         if master.grad is None:
             master.grad = torch.zeros_like(master)
-        world.sum(master.grad)
+    world.sum_all([m.grad for m in policy.masters if m.grad is not None and not is_part(m.grad)])
     means = _reduce(totals, world) | _largest(peaks, world)
-    norm = nn.utils.clip_grad_norm_(policy.masters, grad_clip if grad_clip > 0 else float("inf"))
+    norm = _clip(policy.masters, grad_clip, world)
     bad_term = _bad_term(worst, world)
     if bad_term is not None or not torch.isfinite(norm):
         guard.skipped(step, f"the loss of term {bad_term}" if bad_term is not None else "the gradient's norm")
@@ -110,6 +113,15 @@ def optimise(
     policy.learner_moved()
     guard.passed()
     return means | {"grad_norm": float(norm)}
+
+
+def _clip(masters: list[nn.Parameter], grad_clip: float, world: World) -> torch.Tensor:
+    """Scale the gradient down to the norm ``grad_clip``, if that is above 0, and return its norm before."""
+    norm = nn.utils.get_total_norm([m.grad for m in masters if m.grad is not None])
+    norm = whole(norm.to(world.device)).to(masters[0].device)  # parts may lie in host memory; ranks meet on the device
+    if grad_clip > 0:
+        nn.utils.clip_grads_with_norm_(masters, grad_clip, norm)
+    return norm
 
 
 def _first_bad(loss: torch.Tensor, number: int, worst: torch.Tensor | None) -> torch.Tensor:

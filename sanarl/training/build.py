@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -13,7 +12,6 @@ from sanarl.data.loading import Loader
 from sanarl.data.module import DatasetModule, Items
 from sanarl.data.module import load as load_module
 from sanarl.errors import UserError
-from sanarl.models.adapter import add_adapter, read_adapter
 from sanarl.models.base import FlowModel
 from sanarl.models.load import ModelSettings, load_model
 from sanarl.models.policy import Policy
@@ -34,6 +32,7 @@ from sanarl.training.card import Card
 from sanarl.training.engine import Engine
 from sanarl.training.fitting import check_fits
 from sanarl.training.job import Job
+from sanarl.training.modelling import build_policy, model_settings
 
 DEFAULT_MODULES = {"sft": "sanarl.datasets.diffusers_dataset", "grpo": "sanarl.datasets.diffusion_nft"}
 SHAPES = "sanarl.datasets.shapes"
@@ -191,7 +190,7 @@ def parts(
         model = cached(load(model_settings(config), world.device), config)
         at_once = settings.decoded_at_once(config)
         check_fits(model, config.policy.diffusers.inference_size, config.sample_frames, at_once, world.device)
-        policy = build_policy(config, model)
+        policy = build_policy(config, model, world)
         copies = engine.build(policy, settings.replicas(config))
         held_out = _held_out(config, prompts, model, rewards.get(evaluated))
         watch = watching.watch(config, fixed, model, rewards.get(watched)) if fixed else None
@@ -280,44 +279,6 @@ def _scoring(which: Rewards) -> Scoring | RemoteScoring:
         scoring.close()
         raise
     return scoring
-
-
-def model_settings(config: Config) -> ModelSettings:
-    """Which model a configuration names, and how it is loaded."""
-    policy, diffusers = config.policy, config.policy.diffusers
-    return ModelSettings(
-        name_or_path=policy.model_name_or_path,
-        revision=policy.model_revision,
-        transformer_dtype=settings.DTYPES[config.train.param_dtype],
-        other_dtype=settings.DTYPES[diffusers.dtype],
-        size=diffusers.inference_size,
-        modality=config.modality,
-        frames=config.sample_frames,
-        max_prompt_length=diffusers.max_prompt_length,
-        complex_human_instruction=diffusers.complex_human_instruction,
-        motion_score=diffusers.motion_score,
-        image_to_video=diffusers.image_to_video,
-        offload=diffusers.offload,
-        vae_tiles=diffusers.vae_tiles,
-        gradient_checkpointing=policy.model_gradient_checkpointing,
-        base_pipeline=policy.base_pipeline,
-        native_config=policy.native_config,
-    )
-
-
-def build_policy(config: Config, model: FlowModel) -> Policy:
-    """The policy that [policy.lora] asks for: an adapter from scratch or from a file, or the whole transformer."""
-    transformer, lora = model.transformer, config.policy.lora
-    if lora is None:
-        transformer.requires_grad_(True)
-        start = {name: p.detach() for name, p in transformer.named_parameters()}
-    else:
-        slot = settings.lora_settings(config)
-        start = add_adapter(transformer, slot, config.train.seed)
-        if lora.lora_path is not None:
-            start = read_adapter(Path(lora.lora_path), transformer, slot)
-    master_dtype = settings.DTYPES[config.train.master_dtype]
-    return Policy(model, start, master_dtype, kept_sets=config.is_rl)
 
 
 def validation_items(config: Config, module: DatasetModule) -> list[Any]:

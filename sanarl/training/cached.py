@@ -38,7 +38,7 @@ class Cached:
         """
         self._model, self._store, self._around_prompts = model, store, around_prompts
         self.transformer, self.pipeline = model.transformer, model.pipeline
-        self.flow_shift, self.latent_shape = model.flow_shift, model.latent_shape
+        self.device, self.flow_shift, self.latent_shape = model.device, model.flow_shift, model.latent_shape
         self._autoencoder = _identity(self.pipeline.vae)  # now: later it may be on its way to another device
 
     def decode(self, latents: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class Cached:
             for prompt, embeds, mask in zip(missing, fresh.embeds, fresh.mask, strict=True):
                 values[prompt] = {"embeds": embeds, "mask": mask}
                 self._store.put(self._prompt_key(prompt), {"embeds": embeds, "mask": mask})
-        device = self.transformer.device
+        device = self.device
         rows = [value for prompt in prompts if (value := values[prompt]) is not None]
         return Cond(
             torch.stack([row["embeds"].to(device) for row in rows]),
@@ -144,7 +144,7 @@ def encoded(model: FlowModel, items: list[Item], mini_batch: int) -> list[Tensor
                 latents[place] = found
                 if cache:
                     cache.keep_latents(keys[place], found)
-    return [found.to(model.transformer.device) for found in latents if found is not None]
+    return [found.to(model.device) for found in latents if found is not None]
 
 
 def _identity(module: nn.Module) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sanarl.models.export import export
+from sanarl.models.export import export, whole_values
 from sanarl.models.policy import Policy
 from sanarl.rewards.mix import RewardError
 from sanarl.rollout import preview
@@ -12,7 +12,7 @@ from sanarl.rollout.evaluate import Evaluated, HeldOut, evaluate
 from sanarl.rollout.guards import Watch, breaches, look
 from sanarl.runtime import optim
 from sanarl.runtime.checkpoint import Stateful
-from sanarl.runtime.optim import Ema, OptimSettings
+from sanarl.runtime.optim import Ema, OptimizerState, OptimSettings
 from sanarl.runtime.session import Session
 from sanarl.runtime.step import StepGuard, optimise
 from sanarl.training.card import Card
@@ -46,7 +46,8 @@ class Job:
 
     def state(self) -> dict[str, Stateful]:
         """Everything that a checkpoint must hold besides the session's progress."""
-        state: dict[str, Stateful] = {"policy": self.policy, "optimizer": self.optimizer, "guard": self.guard}
+        optimizer = OptimizerState(self.optimizer)
+        state: dict[str, Stateful] = {"policy": self.policy, "optimizer": optimizer, "guard": self.guard}
         return state | ({"ema": self.ema} if self.ema is not None else {})
 
     def update(self, terms: Iterable[Term], share: float, step: int) -> dict[str, float]:
@@ -112,7 +113,7 @@ class Job:
         last = step == session.total
         if not (self.eval_first if step == 0 else step % self.eval_every == 0 or last):
             return {}
-        with session.timed("evaluate"), self.policy.using(self.shown_values):
+        with session.timed("evaluate"), self.policy.using(self.shown_values), self.policy.gathered():
             found = evaluate(self.policy, self.held_out, session.world)
         if found.scores:
             session.rewards(step, "eval", self.held_out.prompts, found.groups, found.scores)
@@ -167,6 +168,9 @@ class Job:
             self.session.console.line(f"before and after, from the same noise: {folder / 'before_after.png'}")
 
     def export(self, folder: Path) -> None:
-        """Write what diffusers loads, with a card."""
-        export(self.policy, self.shown_values, folder, self.card.text(self.session.progress))
-        self.session.console.line(f"exported {folder}")
+        """Write what diffusers loads, with a card; every rank calls this, the main one writes."""
+        main = self.session.world.main
+        values = whole_values(self.policy, self.shown_values, main)
+        if main:
+            export(self.policy, values, folder, self.card.text(self.session.progress))
+            self.session.console.line(f"exported {folder}")

@@ -16,6 +16,7 @@ from sanarl.rollout.generate import Sampler
 from sanarl.rollout.stochastic import Stochastic
 from sanarl.runtime.optim import OptimSettings
 from sanarl.runtime.session import Saving
+from sanarl.runtime.sharding import Sharding
 from sanarl.training import rl
 from sanarl.training import sft as sft_loop
 from sanarl.training.stages import Pool, Preview
@@ -68,6 +69,17 @@ def optim_settings(config: Config, total_updates: int) -> OptimSettings:
         decay_steps=decay_steps,
         decay_type="linear" if kind in (None, "none") else kind,
         min_lr_factor=train.optm_min_lr_factor,
+    )
+
+
+def sharding(config: Config) -> Sharding:
+    """How weights are cut over ranks."""
+    train = config.train
+    return Sharding(
+        shard_size=config.policy.parallelism.dp_shard_size,
+        reduce_dtype=DTYPES[train.fsdp_reduce_dtype],
+        reshard_after_forward=train.fsdp_reshard_after_forward != "never",
+        offload=train.fsdp_offload,
     )
 
 

@@ -40,6 +40,7 @@ def train(job: Job, loader: Loader, setup: Setup) -> int:
                 items = loader.take((step - 1) * n, mine)  # data
             with session.timed("train"):
                 latents = encoded(job.policy.model, items, setup.settings.mini_batch)
+                most = session.world.gather_objects(sft.count_terms(latents, setup.settings.mini_batch))
                 metrics = job.update(
                     sft.terms(
                         job.policy,
@@ -48,6 +49,7 @@ def train(job: Job, loader: Loader, setup: Setup) -> int:
                         ids=torch.tensor(mine, dtype=torch.int64),
                         settings=setup.settings,
                         key=(setup.seed, step),
+                        num_terms=max(most) if job.policy.is_sharded else 0,
                     ),
                     share=len(mine) / n,
                     step=step,

@@ -9,8 +9,8 @@ from sanarl.models.load import load_transformer
 from sanarl.models.proof import Proof, prove
 from sanarl.runtime import checkpoint
 from sanarl.runtime.session import Progress
-from sanarl.training.build import model_settings
 from sanarl.training.card import Card
+from sanarl.training.modelling import model_settings
 from sanarl.using.subject import Subject
 
 LOAD = "## Load\n"

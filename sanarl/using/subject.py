@@ -20,7 +20,7 @@ from sanarl.models.policy import Policy
 from sanarl.runtime import memory
 from sanarl.runtime.folder import RunFolder
 from sanarl.training import settings
-from sanarl.training.build import build_policy, model_settings
+from sanarl.training.modelling import build_policy, model_settings
 from sanarl.using.saved import Saved, saved_steps, values_of
 
 LARGE = {"image": "sana-image-sft-lora", "video": "sana-video-sft-lora"}

@@ -91,7 +91,7 @@ def test_an_error_between_the_files_leaves_nothing(tmp_path, state, monkeypatch)
     def fails(_):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(checkpoint, "_fingerprint", fails)
+    monkeypatch.setattr(checkpoint.parts, "fingerprint", fails)
     with pytest.raises(UserError, match="Input/output error"):
         save(tmp_path, 3, "abc", state)
     assert names(tmp_path) == []

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sanarl.runtime.world import World
+from sanarl.runtime.world import MESSAGE_BYTES, World, _bundles
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 12])
@@ -11,6 +11,15 @@ def test_rows_are_shared_evenly_and_completely(n, size):
     parts = [World(rank, size).rows(n) for rank in range(size)]
     assert [row for part in parts for row in part] == list(range(n))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_tensors_travel_together():
+    # By hand: a change of dtype or a full message begins a new one; a larger tensor travels by itself.
+    whole = MESSAGE_BYTES // 4
+    sizes = [(3, torch.float32), (4, torch.float32), (2, torch.bfloat16), (whole, torch.float32), (1, torch.float32)]
+    given = [torch.empty(n, dtype=dtype, device="meta") for n, dtype in sizes]
+    assert [[len(t) for t in bundle] for bundle in _bundles(given)] == [[3, 4], [2], [whole], [1]]
+    assert list(_bundles([])) == []
 
 
 def test_alone_nothing_is_exchanged():

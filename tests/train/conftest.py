@@ -1,6 +1,10 @@
 """Tiny runs through the same door as the command line's, and what they leave behind."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -139,10 +143,11 @@ class Run:
 
     def state(self, step):
         """Every tensor and number of a checkpoint, by its path."""
-        import torch
+        from sanarl.runtime import checkpoint
 
-        saved = torch.load(self.folder / "checkpoints" / f"step_{step}" / "state.pt", weights_only=True)
-        return dict(leaves(saved, ""))
+        path = self.folder / "checkpoints" / f"step_{step}"
+        identity = json.loads((path / "manifest.json").read_text(encoding="utf-8"))["identity"]
+        return dict(leaves(checkpoint.read(path, identity), ""))
 
 
 def leaves(node, path):
@@ -187,6 +192,27 @@ def train(tmp_path, toml, frames):
 def run_text():
     """A function that runs TOML text in this process."""
     return lambda text, output, *overrides, module=None, resume="never": run(text, output, overrides, module, resume)
+
+
+@pytest.fixture(scope="session")
+def on_ranks():
+    """A function that runs (count, file, resume) triples one after the other, each on so many ranks; see forked.py."""
+    return _on_ranks
+
+
+def _on_ranks(cases):
+    """Run (count, file, resume) triples one after the other."""
+    arguments = [str(argument) for case in cases for argument in case]
+    code = [sys.executable, str(HERE / "forked.py"), *arguments]
+    process = subprocess.Popen(
+        code, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        _, said = process.communicate(timeout=100 + 40 * len(cases))
+    except subprocess.TimeoutExpired:  # ranks that wait for each other
+        os.killpg(process.pid, signal.SIGKILL)
+        _, said = process.communicate()
+    assert process.returncode == 0, said[-4000:]
 
 
 @pytest.fixture(scope="session")

@@ -64,7 +64,7 @@ def test_what_is_left_out_is_said(pictures, train):
 
 
 @pytest.mark.slow
-def test_two_ranks_agree_on_what_is_left(pictures, tmp_path, toml, run_text):
+def test_two_ranks_agree_on_what_is_left(pictures, tmp_path, toml, run_text, on_ranks):
     """Reference: one rank, with the damaged files deleted."""
     for name in ("1", "4"):
         (pictures / f"{name}.png").write_bytes(b"damaged")
@@ -75,9 +75,7 @@ def test_two_ranks_agree_on_what_is_left(pictures, tmp_path, toml, run_text):
 
     file = tmp_path / "two.toml"
     file.write_text(text(tmp_path / "two"), encoding="utf-8")
-    script = Path(__file__).with_name("two_ranks.py")
-    process = subprocess.run([sys.executable, script, file, "never"], capture_output=True, text=True, timeout=200)
-    assert process.returncode == 0, process.stderr[-4000:]
+    on_ranks([(2, file, "never")])
     (folder,) = (tmp_path / "two").iterdir()
     two = [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines() if "loss" in line]
     for name in ("1", "4"):

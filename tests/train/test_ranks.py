@@ -1,10 +1,4 @@
-"""Two ranks over gloo against one: the same trajectory up to the rounding of sums in another order."""
-
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
+"""Two and three ranks over gloo against one: the same trajectory up to the rounding of sums in another order."""
 
 import pytest
 
@@ -56,6 +50,9 @@ CASES = {
     ),
     "clips-sft": ("sft", ()),
     "clips-nft": ("nft", ()),
+    # On three ranks: 6 samples a step; 12 samples of groups of 4.
+    "three-sft": ("sft-lora", ()),
+    "three-nft": ("nft", ()),
 }
 
 
@@ -68,37 +65,22 @@ def text_of(toml, case, output):
     return text
 
 
-def on_two_ranks(cases):
-    """Run (file, resume) pairs one after the other."""
-    arguments = [str(argument) for case in cases for argument in case]
-    code = [sys.executable, str(Path(__file__).with_name("two_ranks.py")), *arguments]
-    process = subprocess.Popen(
-        code, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        _, said = process.communicate(timeout=200)
-    except subprocess.TimeoutExpired:  # ranks that wait for each other
-        os.killpg(process.pid, signal.SIGKILL)
-        _, said = process.communicate()
-    assert process.returncode == 0, said[-4000:]
-
-
 @pytest.mark.slow
-def test_two_ranks_are_one(toml, run_text, same, baseline, tmp_path, make_run):
+def test_ranks_are_one(toml, run_text, same, baseline, tmp_path, make_run, on_ranks):
     # Reference: one rank in this process; for the last, one rank without a break: the checkpoint of step 2 was written
     # by one rank, and says nothing about ranks.
     cases = []
     for case in CASES:
         file = tmp_path / f"{case}-two.toml"
         file.write_text(text_of(toml, case, tmp_path / f"{case}-two"), encoding="utf-8")
-        cases.append((file, "never"))
+        cases.append((3 if case.startswith("three") else 2, file, "never"))
     begun = run_text(toml("nft", tmp_path / "resumed"), tmp_path / "resumed")
-    cases.append((tmp_path / "resumed.toml", begun.folder / "checkpoints" / "step_2"))
+    cases.append((2, tmp_path / "resumed.toml", begun.folder / "checkpoints" / "step_2"))
     # A signal that only the second rank hears, in its third step of three items each, ends both with a checkpoint.
     heard = tmp_path / "heard.toml"
     heard.write_text(toml("sft", tmp_path / "heard"), encoding="utf-8")
-    cases.append((heard, "signal:7"))
-    on_two_ranks(cases)
+    cases.append((2, heard, "signal:7"))
+    on_ranks(cases)
     (stopped,) = (tmp_path / "heard").iterdir()
     assert sorted(p.name for p in (stopped / "checkpoints").iterdir()) == ["step_2", "step_3"]
     for case in CASES:

@@ -14,7 +14,7 @@ from sanarl.rollout.collect import collect
 from sanarl.rollout.generate import Sampler
 from sanarl.runtime.step import StepGuard, optimise
 from sanarl.runtime.world import World
-from sanarl.training import build, rl, settings
+from sanarl.training import modelling, rl, settings
 from sanarl.training.stages import Pool, Samples
 from sanarl.types import Cond, Rollout
 
@@ -157,8 +157,8 @@ def test_a_step_taken_apart(train, tmp_path):
     run = train("nft", *overrides)
     line = run.metrics[3]
     config = load(tmp_path / "run.toml", overrides).config
-    model = load_model(build.model_settings(config), torch.device("cpu"))
-    policy = build.build_policy(config, model)
+    model = load_model(modelling.model_settings(config), torch.device("cpu"))
+    policy = modelling.build_policy(config, model)
     checkpoint = run.folder / "checkpoints" / "step_2" / "state.pt"
     policy.load_state_dict(torch.load(checkpoint, weights_only=True)["policy"])
     setup = settings.rl_setup(config, model.flow_shift)

@@ -6,7 +6,7 @@ from sanarl.config import load
 from sanarl.data.order import picks
 from sanarl.datasets.shapes import get_dataset
 from sanarl.models.load import load_model
-from sanarl.training import build, settings
+from sanarl.training import modelling, settings
 from sanarl.training.cached import encoded
 
 
@@ -16,8 +16,8 @@ def test_a_step_taken_apart(train, tmp_path):
     overrides = ["train.ckpt.save_freq=1", "train.max_num_steps=2", "train.train_policy.dataloader_seed=5"]
     run = train("sft", *overrides)
     config = load(tmp_path / "run.toml", overrides).config
-    model = load_model(build.model_settings(config), torch.device("cpu"))
-    policy = build.build_policy(config, model)
+    model = load_model(modelling.model_settings(config), torch.device("cpu"))
+    policy = modelling.build_policy(config, model)
     checkpoint = run.folder / "checkpoints" / "step_1" / "state.pt"
     policy.load_state_dict(torch.load(checkpoint, weights_only=True)["policy"])
     dataset = get_dataset(config)

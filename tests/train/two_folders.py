@@ -6,7 +6,7 @@ Ends with 0 when both ranks stop with a page, and prints rank 0's.
 import os
 import sys
 
-from two_ranks import free_port
+from forked import free_port
 
 
 def rank(number, port, file, folder):

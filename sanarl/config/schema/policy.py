@@ -176,7 +176,8 @@ class Parallelism(Table):
     n_init_replicas: Count = 1
     """Replicas."""
     dp_shard_size: Count = 1
-    """Data-parallel GPUs of a replica that share the weights."""
+    """Data-parallel GPUs of a replica that share the weights of full fine-tuning; adapters leave the base whole.
+    With other numbers of ranks the smallest divisor from here up shares, or all do."""
     dp_replicate_size: Count = 1
     """Data-parallel copies within a replica."""
 

@@ -28,6 +28,8 @@ MAY_CHANGE = (
     "validation",
     "train.ckpt",
     "train.epoch",
+    "train.fsdp_offload",
+    "train.fsdp_reshard_after_forward",
     "train.max_hours",
     "train.max_num_steps",
     "train.max_skipped_steps",

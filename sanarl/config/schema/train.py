@@ -146,6 +146,12 @@ class Train(Table):
     """Of the values that the optimiser moves."""
     param_dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Of the transformer's weights and arithmetic in forward and backward."""
+    fsdp_reduce_dtype: Literal["float32", "bfloat16"] = "float32"
+    """In which gradients are summed over ranks that share the weights of full fine-tuning."""
+    fsdp_reshard_after_forward: Literal["default", "always", "never"] = "default"
+    """Free a block's weights after its forward pass and gather them again for the backward pass; default: always."""
+    fsdp_offload: bool = False
+    """Keep each rank's part of the weights in host memory, and step the optimiser there."""
     train_batch_per_replica: Count = 8
     """SFT: samples of a step on each GPU of [policy.parallelism]. Reinforcement learning: samples of a rollout on
     each replica."""

@@ -10,7 +10,7 @@ from sanarl.config import ConfigError
 from sanarl.data import module
 from sanarl.errors import UserError
 from sanarl.models.load import load_model
-from sanarl.training import build, settings
+from sanarl.training import modelling, settings
 
 honours = pytest.mark.honours
 DIFFUSERS, TASK = "policy.diffusers", "train.train_policy"
@@ -123,7 +123,7 @@ def test_frames_of_a_sample(lab, tmp_path):
     keys = f'policy.model_name_or_path="{tmp_path / "clips"}"', f"{DIFFUSERS}.is_video=true"
     for frames in (5, 9):
         config = lab.loaded("nft", *keys, f"{DIFFUSERS}.inference_frames={frames}").config
-        model = load_model(build.model_settings(config), torch.device("cpu"))
+        model = load_model(modelling.model_settings(config), torch.device("cpu"))
         assert model.decode(torch.zeros(1, *model.latent_shape)).shape == (1, frames, 3, 32, 32)
     assert lab.idle("nft", f"{DIFFUSERS}.inference_frames=9") == [f"{DIFFUSERS}.inference_frames"]
 
@@ -209,7 +209,7 @@ def test_instruction(lab, seen):
 def test_offloaded_parts_live_on_the_cpu(lab, offload, place):
     # torch's device "meta" stands for an accelerator; on the CPU itself there is nowhere to go.
     config = lab.loaded("sft", f"{DIFFUSERS}.offload={offload}").config
-    pipeline = load_model(build.model_settings(config), torch.device("meta")).pipeline
+    pipeline = load_model(modelling.model_settings(config), torch.device("meta")).pipeline
     for part in (pipeline.vae, pipeline.text_encoder):
         assert {p.device.type for p in part.parameters()} == {place}
     assert {p.device.type for p in pipeline.transformer.parameters()} == {"meta"}

@@ -65,7 +65,7 @@ def test_a_checkpoint_alone_is_exported(baseline, sanarl, tmp_path):
 @pytest.mark.parametrize("target", ["diffusers", "peft"])
 def test_a_damaged_export_fails_its_proof(target, baseline, sanarl, tmp_path):
     from sanarl.models.load import load_transformer
-    from sanarl.training.build import model_settings
+    from sanarl.training.modelling import model_settings
 
     run = baseline("nft")
     out = tmp_path / "out"

@@ -1,9 +1,9 @@
-"""Run presets on two ranks over gloo: ``python two_ranks.py [FILE RESUME]...``, a pair a case.
+"""Run presets on several ranks over gloo: ``python forked.py [COUNT FILE RESUME]...``, a triple a case.
 
 "signal:N" for RESUME starts anew and sends SIGTERM to the second rank alone when it takes its N-th item; both must end
 with 143.
 
-One process imports everything and forks both ranks of every case, so that the imports are paid for once.
+One process imports everything and forks the ranks of every case, so that the imports are paid for once.
 """
 
 import os
@@ -21,10 +21,10 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def rank(number, port, file, resume):
+def rank(number, count, port, file, resume):
     """The exit code of one rank."""
     os.environ.update(
-        RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+        RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
     from sanarl.config import load
     from sanarl.training import run
@@ -47,14 +47,14 @@ def main(*cases):
     import sanarl.training.build  # noqa: F401
 
     torch.set_num_threads(1)
-    for file, resume in zip(cases[::2], cases[1::2], strict=True):
+    for count, file, resume in zip(map(int, cases[::3]), cases[1::3], cases[2::3], strict=True):
         port, children = free_port(), []
-        for number in range(2):
+        for number in range(count):
             child = os.fork()
             if child == 0:
                 code = 1
                 try:
-                    code = rank(number, port, file, resume)
+                    code = rank(number, count, port, file, resume)
                 except BaseException:
                     traceback.print_exc()
                 finally:
@@ -63,7 +63,7 @@ def main(*cases):
                     os._exit(code)
             children.append(child)
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        if codes != [143 if resume.startswith("signal:") else 0] * 2:
+        if codes != [143 if resume.startswith("signal:") else 0] * count:
             raise SystemExit(f"{file}: exit codes {codes}")
 
 
