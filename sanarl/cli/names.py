@@ -40,7 +40,7 @@ def _layers(config: "Config") -> Iterator[Finding]:
     lora = config.policy.lora
     if lora is None or config.family != "sana":
         return
-    known = widths(config.policy.model_name_or_path, config.policy.diffusers.is_video)
+    known = widths(config.policy.model_name_or_path, config.modality)
     targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
     single = [targets] if isinstance(targets, str) else targets
     missing = [t for t in single if not any(is_target(n, t if isinstance(targets, str) else [t]) for n in known)]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 LARGEST: dict[str, Any] = {
     "num_layers": 60,
@@ -20,12 +20,12 @@ LARGEST: dict[str, Any] = {
 """As many blocks, and as wide, as any published SANA has: for models whose configuration is not on this machine."""
 
 
-def widths(name: str, is_video: bool) -> dict[str, int]:
+def widths(name: str, modality: Literal["image", "video"]) -> dict[str, int]:
     """Full name of every layer that an adapter can have -> the smaller of its two widths.
 
     Args:
         name: of the model: an embedded one, a folder, or a hub id.
-        is_video: whether it is one for video.
+        modality: what it makes.
     """
     config = LARGEST | _config(name)
     width = int(config["num_attention_heads"]) * int(config["attention_head_dim"])
@@ -36,12 +36,12 @@ def widths(name: str, is_video: bool) -> dict[str, int]:
     pixels = math.prod(patch) if isinstance(patch, list) else int(patch) ** 2
     found["proj_out"] = min(width, int(config.get("out_channels", 32)) * pixels)
     found |= {f"time_embed.emb.timestep_embedder.linear_{i}": min(width, 256 if i == 1 else width) for i in (1, 2)}
-    if not is_video:
+    if modality == "image":
         found["patch_embed.proj"] = int(config.get("in_channels", 32))
     block = {f"attn1.{layer}": width for layer in ("to_q", "to_k", "to_v", "to_out.0")}
     block |= {f"attn2.{layer}": min(width, cross) for layer in ("to_q", "to_k", "to_v", "to_out.0")}
     block |= {"ff.conv_inverted": width, "ff.conv_depth": 1, "ff.conv_point": width}
-    block |= {"ff.conv_temp": width} if is_video else {}
+    block |= {"ff.conv_temp": width} if modality == "video" else {}
     for number in range(int(config["num_layers"])):
         found |= {f"transformer_blocks.{number}.{layer}": size for layer, size in block.items()}
     return found

@@ -163,13 +163,7 @@ def parts(
     world: World,
     load: Callable[[ModelSettings, torch.device], FlowModel] = load_model,
 ) -> Parts:
-    """Build everything; cheap faults are found before the model is loaded.
-
-    Args:
-        config: of the run.
-        dataset_module: dotted module or .py file; None: the task's default.
-        world: this process among its peers.
-        load: gives the model; another one where it is at hand already.
+    """Build everything; cheap faults are found before the model is loaded, by ``load``.
 
     Raises:
         UserError: for whatever the user can mend.

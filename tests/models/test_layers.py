@@ -18,18 +18,18 @@ def of(transformer):
 
 @pytest.mark.parametrize("name", list(tiny.NAMES))
 def test_layers_of_the_embedded_models(name):
-    assert widths(name, name == "tiny-video") == of(tiny.load_pipeline(name).transformer)
+    assert widths(name, name.removeprefix("tiny-")) == of(tiny.load_pipeline(name).transformer)
 
 
 @pytest.mark.parametrize("make", [random_pipeline, random_video_pipeline])
 def test_layers_of_a_folder(make, tmp_path):
     pipeline = make()
     pipeline.transformer.save_pretrained(tmp_path / "transformer")
-    assert widths(str(tmp_path), make is random_video_pipeline) == of(pipeline.transformer)
+    assert widths(str(tmp_path), "video" if make is random_video_pipeline else "image") == of(pipeline.transformer)
 
 
 def test_a_model_of_the_hub_is_as_large_as_any():
-    known = widths("somebody/SANA", False)
+    known = widths("somebody/SANA", "image")
     assert len([name for name in known if name.endswith("attn1.to_q")]) == LARGEST["num_layers"]
     assert known["transformer_blocks.0.attn2.to_k"] == 2240
 

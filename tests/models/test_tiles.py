@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from diffusers import AutoencoderKLLTX2Video
 
 from sanarl.models import tiles
 from sanarl.models.tiny import load_pipeline, random_video_pipeline
@@ -15,24 +14,6 @@ from sanarl.models.vae import codec
 from sanarl.shapes import captions, clips, drawing, motion
 
 DOWN, ACROSS = 7, 2  # scenes of 64 pixels: 448 x 128
-
-
-def ltx2(channels=4):
-    """The smallest autoencoder of LTX-2: 8x down in time, 32x a side."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        vae = AutoencoderKLLTX2Video(
-            latent_channels=channels,
-            block_out_channels=(4, 8, 16, 32),
-            decoder_block_out_channels=(8, 16, 32),
-            layers_per_block=(1, 1, 1, 1, 1),
-            decoder_layers_per_block=(1, 1, 1, 1),
-            spatial_compression_ratio=32,
-            temporal_compression_ratio=8,
-        ).eval()
-        vae.latents_mean.normal_()
-        vae.latents_std.uniform_(0.5, 2)
-    return vae
 
 
 def media(name):
@@ -91,7 +72,7 @@ def test_pieces_in_time_lie_where_they_belong():
 
 
 @torch.no_grad()
-def test_tiles_in_time_agree_with_the_whole():
+def test_tiles_in_time_agree_with_the_whole(ltx2):
     # Reference: the whole clip of 65 frames, noise changing slowly; random weights.
     vae, coder = ltx2(), codec(ltx2())
     ends = torch.rand(2, 1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
@@ -167,7 +148,7 @@ def test_what_nothing_helps_against_is_an_error(asked, batch):
 # ---- LTX-2's autoencoder and the dtype asked for
 
 
-def test_ltx2_in_a_pipeline_is_decoded_as_the_stock_pipeline_does():
+def test_ltx2_in_a_pipeline_is_decoded_as_the_stock_pipeline_does(ltx2):
     # Reference: SanaVideoPipeline's own decoding of the same latents, which reads latents_mean and latents_std.
     from diffusers import SanaVideoPipeline
 

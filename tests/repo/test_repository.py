@@ -37,6 +37,12 @@ def test_datasets_holds_no_python():
     assert list((ROOT / "datasets").rglob("*.py")) == []
 
 
+def test_families_and_the_configuration_alone_know_whether_it_is_video():
+    # Everything else goes by frames, latents and the modality that these two tell.
+    reading = {str(p.relative_to(ROOT / "sanarl")) for p in SOURCES if "is_video" in p.read_text("utf-8")}
+    assert {name for name in reading if not name.startswith("config/")} == {"models/families.py"}
+
+
 def test_modules_are_short():
     long = {str(p.relative_to(ROOT)): n for p in SOURCES if (n := len(p.read_text("utf-8").splitlines())) > 350}
     assert long == {}
