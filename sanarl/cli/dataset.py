@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from sanarl.config import Config
-    from sanarl.data.check import Findings
+    from sanarl.data.findings import Findings
     from sanarl.data.folder import View
 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of --config.")]
@@ -158,18 +158,7 @@ def _lines(found: "Findings") -> Iterator[str]:
     page: dict[str, Any] = found.document()
     unusable = ", ".join(f"{n} {kind}" for kind, n in page["unusable"].items())
     yield f"{page['usable']} {found.what} can be used{f'; not: {unusable}' if unusable else ''}"
-    for key in ("height", "width", "frames", "seconds", "caption_words"):
-        if (spread := page[key]) is not None:
-            yield f"  {key.replace('_', ' '):14} {spread['min']:g} to {spread['max']:g}, median {spread['median']:g}"
-    if page["buckets"]:
-        yield "  cropped to     " + ", ".join(f"{h}x{w}: {n}" for h, w, n in page["buckets"])
-    elif page["sizes"]:
-        yield "  sizes          " + ", ".join(f"{h}x{w}: {n}" for h, w, n in page["sizes"])
-    if page["copies"]:
-        first, others = next(iter(page["copies_first"].items()))
-        yield f"  {page['copies']} copies of other files, for example {others[0]} of {first}"
-    if page["repeated_captions"]:
-        yield f"  {page['repeated_captions']} captions were there before"
+    yield from (f"  {line}" for line in found.statistics())
     yield from (f"  {note}" for note in page["notes"])
     yield from (f"  left out: {fault}" for fault in page["skipped"][:10])
 

@@ -13,6 +13,7 @@ import PIL
 from torch import Tensor
 
 from sanarl.data.buckets import Size
+from sanarl.data.findings import Findings, find
 from sanarl.data.inspection import Verdict, inspect, sha256
 from sanarl.data.media import WHITE, Animation, Colour, decode_cropped, decode_image, examine
 from sanarl.data.prompts import fault_page
@@ -120,6 +121,7 @@ class MediaFolder(Sequence[dict[str, Any]]):
         if not self.scanned.rows:
             raise nothing_usable(self.scanned, view.suffixes)
         self.kept = Kept(array("Q", range(len(self.scanned.rows))))
+        self.findings: Findings | None = None
 
     @property
     def prompts(self) -> list[str]:
@@ -128,7 +130,7 @@ class MediaFolder(Sequence[dict[str, Any]]):
 
     @property
     def notes(self) -> list[str]:
-        """Lines on what was left out."""
+        """Lines on what was left out and, once it was verified, on what is there."""
         lines = list(self.scanned.notes)
         if self.kept.faults:
             counts = ", ".join(f"{n} {kind}" for kind, n in self.kept.skipped.most_common())
@@ -136,6 +138,9 @@ class MediaFolder(Sequence[dict[str, Any]]):
             lines += [f"  {fault}" for fault in self.kept.faults[:NAMED]]
             if len(self.kept.faults) > NAMED:
                 lines.append(f"  and {len(self.kept.faults) - NAMED} more")
+        if self.findings is not None:
+            lines += self.findings.of_manifest[:NAMED]
+            lines += [f"  {line}" for line in self.findings.statistics()]
         return lines
 
     @property
@@ -176,9 +181,13 @@ class MediaFolder(Sequence[dict[str, Any]]):
         """
         verdicts = inspect(self.path, self.scanned.rows, self.view.look, self.view.label, seen)
         self.kept = self._keep(verdicts)
+        self.findings = find(
+            self.scanned, verdicts, self.view.suffixes, self.view.sizes, skips_short=self.view.skips_short
+        )
         unread = [v["fault"] for v in verdicts if not self._may_skip(v["kind"])]
         what = "pictures" if self.view.clip is None else "videos"
-        refuse(self.scanned, unread, f"{len(unread)} of {len(verdicts)} {what} cannot be read", self.on_bad)
+        words = f"{len(unread)} of {len(verdicts)} {what} cannot be read"
+        refuse(self.scanned, unread, words, self.on_bad, self.findings.of_manifest)
         if not self.kept.rows:
             raise fault_page(f"{self.path}: nothing is left of {self.total} pairs", self.kept.faults)
 
@@ -207,7 +216,7 @@ class MediaFolder(Sequence[dict[str, Any]]):
         return state.hexdigest()
 
 
-def refuse(found: Scan, unread: list[str], words: str, on_bad: OnBad) -> None:
+def refuse(found: Scan, unread: list[str], words: str, on_bad: OnBad, others: Sequence[str] = ()) -> None:
     """Raise one error that lists everything that is wrong with a folder, when there is something.
 
     Args:
@@ -215,11 +224,12 @@ def refuse(found: Scan, unread: list[str], words: str, on_bad: OnBad) -> None:
         unread: Faults of files that may not be skipped.
         words: How many they are.
         on_bad: See MediaFolder.
+        others: Faults of another kind, which may be skipped as well.
 
     Raises:
         UserError: See above.
     """
-    incomplete = found.faults if on_bad == "error" else []
+    incomplete = [*found.faults, *others] if on_bad == "error" else []
     if incomplete:
         total = len(incomplete) + len(unread)
         words = f"{total} faults" + (f"; {words}" if unread else "")

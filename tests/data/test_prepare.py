@@ -176,6 +176,25 @@ def test_a_run_that_was_stopped_goes_on(src, tmp_path, monkeypatch):
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
+def test_training_sees_what_check_sees_of_a_prepared_folder(src, tmp_path):
+    out = tmp_path / "out"
+    prepare(src, out, Settings(sizes=((32, 32),)))
+    Image.new("RGB", (32, 32)).save(out / "000001.jpg")
+    for name in ("000002.jpg", "000002.json"):
+        (out / name).unlink()
+    expected = [
+        f"{out}/000001.jpg: differs from what the manifest says was written",
+        f"{out}/000002.jpg: is in the manifest and missing",
+    ]
+    with pytest.raises(UserError) as caught:
+        MediaFolder(out, View(((32, 32),))).verify()
+    assert str(caught.value).splitlines() == [f"{out}: 2 faults", *(f"  {line}" for line in expected)]
+    folder = MediaFolder(out, View(((32, 32),)), on_bad="skip")
+    folder.verify()
+    assert folder.notes[:2] == expected
+    assert "  cropped to     32x32: 3" in folder.notes
+
+
 def test_other_settings_begin_anew(src, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_assemble", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):

@@ -287,7 +287,11 @@ def test_skipping_counts_what_it_skips(tmp_path):
     folder.verify()
     assert folder.prompts == ["good"]
     assert folder.notes[0] == f"{tmp_path}: 3 of 4 pairs skipped (3 incomplete)"
-    assert len(folder.notes) == 4
+    faults = [note.split(":")[0].strip() for note in folder.notes[1:4]]
+    assert sorted(faults) == [
+        f"{tmp_path}/{name}" for name in ("bad_caption.json", "no_caption.png", "no_picture.json")
+    ]
+    assert folder.notes[4].startswith("  height ")
 
 
 def test_captions_of_pairs_tables_and_lone_files(tmp_path):

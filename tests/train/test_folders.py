@@ -61,6 +61,8 @@ def test_what_is_left_out_is_said(pictures, train):
     assert "8 items" in log
     assert "1 of 9 pairs skipped (1 bad)" in log
     assert "1 files left out (1 .md): notes.md" in log
+    assert "caption words  2 to 2, median 2" in log  # as `sanarl dataset check` says
+    assert "cropped to     32x32: 8" in log
 
 
 @pytest.mark.slow
