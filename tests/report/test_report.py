@@ -278,7 +278,7 @@ def test_the_command_writes_a_page_and_plots(a_run, capsys, monkeypatch):
     assert (code, err) == (0, "")
     assert f"{a_run / 'report.html'} (" in out
     plots = sorted(path.name for path in (a_run / "plots").iterdir())
-    assert {"held-out.png", "training.png", "grad-norm.png", "stages.png", "guards.png"} <= set(plots)
+    assert {"held-out.png", "training.png", "grad-norm.png", "stages.png", "guards-sharpness.png"} <= set(plots)
     with Image.open(a_run / "plots" / "held-out.png") as plot:
         assert plot.size == (1260, 840)
         assert len(plot.convert("RGB").getcolors(100_000)) > 10
