@@ -82,7 +82,7 @@ def evaluate(
 def _rewards(asked: "Asked", names: str | None) -> dict[str, dict[str, Any]]:
     """Name -> arguments: those of the run where it has some for a name."""
     from sanarl.errors import UserError
-    from sanarl.training.build import evaluation_rewards, local_arguments
+    from sanarl.training.rewarding import evaluation_rewards, local_arguments
     from sanarl.using.subject import configuration
 
     config = configuration(asked) if asked.run is not None else None

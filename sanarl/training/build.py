@@ -7,7 +7,6 @@ from typing import Any, Self
 import torch
 
 from sanarl.config import Config
-from sanarl.config.schema import GRPOConfig, Guards, RemoteReward, Validation
 from sanarl.data.loading import Loader
 from sanarl.data.module import DatasetModule, Items
 from sanarl.data.module import load as load_module
@@ -15,18 +14,16 @@ from sanarl.errors import UserError
 from sanarl.models.base import FlowModel
 from sanarl.models.load import ModelSettings, load_model
 from sanarl.models.policy import Policy
-from sanarl.rewards import build as build_rewards
 from sanarl.rewards.dry import Trial, dry_call, trial_media
 from sanarl.rewards.local import Scoring
 from sanarl.rewards.remote import RemoteScoring
-from sanarl.rewards.services import services
 from sanarl.rollout.evaluate import HeldOut
 from sanarl.rollout.guards import Watch
 from sanarl.runtime.optim import Ema
 from sanarl.runtime.session import Session
 from sanarl.runtime.step import StepGuard
 from sanarl.runtime.world import World
-from sanarl.training import engine, metering, settings, trackers, watching
+from sanarl.training import engine, metering, rewarding, settings, trackers, watching
 from sanarl.training.cached import cached, without_known_media
 from sanarl.training.card import Card
 from sanarl.training.engine import Engine
@@ -36,10 +33,6 @@ from sanarl.training.modelling import build_policy, model_settings
 
 DEFAULT_MODULES = {"sft": "sanarl.datasets.diffusers_dataset", "grpo": "sanarl.datasets.diffusion_nft"}
 SHAPES = "sanarl.datasets.shapes"
-
-Rewards = tuple[tuple[str, float, tuple[tuple[str, Any], ...]], ...] | RemoteReward
-"""What scores: names with weights and arguments for this process, or what a service shall score; an empty tuple for
-nothing."""
 
 
 def refuse_unsupported(config: Config) -> None:
@@ -58,17 +51,6 @@ def refuse_unsupported(config: Config) -> None:
         raise UserError("this version cannot train that preset:\n" + "\n".join(f"  {fault}" for fault in faults))
 
 
-def find_services(config: Config) -> None:
-    """Look, before anything is loaded, whether it is known where the services of a configuration are.
-
-    Raises:
-        UserError: naming what is missing.
-    """
-    for which in (_training_rewards(config), evaluation_rewards(config)):
-        if isinstance(which, RemoteReward):
-            services(which)
-
-
 @dataclass
 class Parts:
     """What a run is made of, before anything is written. Enter it to have its threads ended."""
@@ -79,7 +61,7 @@ class Parts:
     world: World
     model: FlowModel
     policy: Policy
-    rewards: dict[Rewards, Scoring | RemoteScoring]
+    rewards: dict[rewarding.Rewards, Scoring | RemoteScoring]
     held_out: HeldOut | None
     watch: Watch | None
     engine: Engine
@@ -93,15 +75,19 @@ class Parts:
 
     def tried_rewards(self) -> list[str]:
         """Score a ramp once with every reward, here and of services: a line each, or what is wrong with it."""
-        samples: dict[Rewards, tuple[str, dict[str, Any], bool]] = {}
+        samples: dict[rewarding.Rewards, tuple[str, dict[str, Any], bool]] = {}
         if self.held_out is not None:
-            samples[evaluation_rewards(self.config)] = self.held_out.prompts[0], self.held_out.metadata[0], False
+            samples[rewarding.evaluation_rewards(self.config)] = (
+                self.held_out.prompts[0],
+                self.held_out.metadata[0],
+                False,
+            )
         if self.watch is not None:
             held_out = self.watch.held_out
-            samples[_guard_rewards(self.config)] = held_out.prompts[0], held_out.metadata[0], False
+            samples[rewarding.guard_rewards(self.config)] = held_out.prompts[0], held_out.metadata[0], False
         if self.config.is_rl:
             first = self.dataset[0]
-            samples[_training_rewards(self.config)] = first["prompt"], first["metadata"], True
+            samples[rewarding.training_rewards(self.config)] = first["prompt"], first["metadata"], True
         size = self.config.policy.diffusers.inference_size
         media = trial_media(size, self.config.sample_frames, self.world.device)
         return [
@@ -119,7 +105,7 @@ class Parts:
     @property
     def training_rewards(self) -> Scoring | RemoteScoring:
         """What scores rollouts."""
-        return self.rewards[_training_rewards(self.config)]
+        return self.rewards[rewarding.training_rewards(self.config)]
 
     def loader(self) -> Loader:
         """The items of a step, in the order that the configuration asks for."""
@@ -170,16 +156,18 @@ def parts(
     """
     refuse_unsupported(config)
     trackers.check(config)
-    find_services(config)
+    rewarding.find_services(config)
     engine.check(config)
     module = load_module(dataset_module or default_module(config))
     dataset = module.train(config)
     _agree(dataset, world)
     settings.total_steps(config, len(dataset))
     prompts = validation_items(config, module)
-    fixed = watching.prompts(config, dataset) if _watches(config) else []
-    evaluated, watched = evaluation_rewards(config), _guard_rewards(config)
-    rewards = {which: _scoring(which) for which in {_training_rewards(config), evaluated, watched} if which}
+    fixed = watching.prompts(config, dataset) if rewarding.watches(config) else []
+    evaluated, watched = rewarding.evaluation_rewards(config), rewarding.guard_rewards(config)
+    rewards = {
+        which: rewarding.scoring(which) for which in {rewarding.training_rewards(config), evaluated, watched} if which
+    }
     try:
         model = cached(load(model_settings(config), world.device), config)
         at_once = settings.decoded_at_once(config)
@@ -211,68 +199,6 @@ def default_module(config: Config) -> str:
     """The dataset module for a command line that names none."""
     policy = config.train.train_policy
     return SHAPES if policy.dataset.name == "shapes" else DEFAULT_MODULES[policy.type]
-
-
-def _training_rewards(config: Config) -> Rewards:
-    if not config.is_rl:
-        return ()
-    grpo = config.grpo
-    return grpo.remote_reward if grpo.use_remote_reward else _named(grpo)
-
-
-def _watches(config: Config) -> bool:
-    return config.is_rl and config.guards.enable
-
-
-def _guard_rewards(config: Config) -> Rewards:
-    """What [guards] names; where it names nothing, what the training has."""
-    if not _watches(config):
-        return ()
-    return _named(config.guards) or _training_rewards(config)
-
-
-def _named(table: GRPOConfig | Validation | Guards) -> Rewards:
-    """The rewards of this process that a table names."""
-    weights, arguments = table.reward_function, table.reward_args
-    return tuple((name, weights[name], tuple(sorted(arguments.get(name, {}).items()))) for name in sorted(weights))
-
-
-def local_arguments(config: Config) -> dict[str, dict[str, Any]]:
-    """What rewards of this process are built with, by name; [validation] counts before the training."""
-    trained = dict(config.grpo.reward_args) if config.is_rl else {}
-    return {name: dict(given) for name, given in {**trained, **config.validation.reward_args}.items()}
-
-
-def evaluation_rewards(config: Config) -> Rewards:
-    """What [validation] names; where it names nothing, what the training has."""
-    validation = config.validation
-    if not validation.enable:
-        return ()
-    if validation.use_remote_reward:
-        remote = validation.remote_reward or (config.grpo.remote_reward if config.is_rl else None)
-        if remote is None or not any(function.weight > 0 for function in remote.reward_fns):
-            raise UserError("validation.use_remote_reward: true, but validation.remote_reward names no reward to score")
-        return remote
-    named = _named(validation)
-    if named or (validation.use_remote_reward is False and config.is_rl and config.grpo.use_remote_reward):
-        return named
-    if validation.remote_reward is not None and config.is_rl and config.grpo.use_remote_reward:
-        return validation.remote_reward
-    return _training_rewards(config)
-
-
-def _scoring(which: Rewards) -> Scoring | RemoteScoring:
-    """What scores, with its threads; a service is asked whether it is there and takes our token."""
-    if not isinstance(which, RemoteReward):
-        weights = {name: weight for name, weight, _ in which}
-        return Scoring(build_rewards(weights, {name: dict(given) for name, _, given in which if given}))
-    scoring = RemoteScoring(which)
-    try:
-        scoring.check()
-    except BaseException:
-        scoring.close()
-        raise
-    return scoring
 
 
 def validation_items(config: Config, module: DatasetModule) -> list[Any]:

@@ -18,7 +18,8 @@ from sanarl.errors import UserError
 from sanarl.runtime.signals import EXIT
 from sanarl.runtime.world import is_rank
 from sanarl.training import engine, run
-from sanarl.training.build import find_services, refuse_unsupported
+from sanarl.training.build import refuse_unsupported
+from sanarl.training.rewarding import find_services
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 PR_SET_PDEATHSIG = 1

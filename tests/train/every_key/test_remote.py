@@ -52,14 +52,14 @@ def totals(lab, peer):  # noqa: ARG001  (its addresses are in the environment)
     """A function that gives the rewards of two pictures under a configuration."""
     import torch
 
-    from sanarl.training import build
+    from sanarl.training import rewarding
 
     def score(table, *overrides):
         asked = [f"{TASK}.use_remote_reward=true", f"{table}.batch_size=2"]
         asked += ["validation.enable=true", "validation.use_remote_reward=true"]
         config = lab.loaded("nft", *asked, functions(f"{TASK}.remote_reward"), *overrides).config
-        which = {TASK: build._training_rewards, "validation": build.evaluation_rewards}[table.rpartition(".")[0]]
-        scoring = build._scoring(which(config))
+        which = {TASK: rewarding.training_rewards, "validation": rewarding.evaluation_rewards}[table.rpartition(".")[0]]
+        scoring = rewarding.scoring(which(config))
         item = {"tag": "colors", "include": []}
         scoring.submit([0, 1], torch.rand(2, 1, 3, 8, 8), ["x", "y"], [item, item])
         found = scoring.collect(30).total.tolist()
@@ -130,13 +130,13 @@ def test_the_tables_alone_have_no_effect(lab):
 
 
 def test_an_evaluation_is_scored_as_the_training_unless_it_names_its_own(lab):
-    from sanarl.training import build
+    from sanarl.training import rewarding
 
     remote = [f"{TASK}.use_remote_reward=true", functions(f"{TASK}.remote_reward"), "validation.enable=true"]
     none, own = "validation.reward_function={}", 'validation.reward_function={ "shapes" = 2.0 }'
 
     def found(*overrides):
-        return build.evaluation_rewards(lab.loaded("nft", *remote, *overrides).config)
+        return rewarding.evaluation_rewards(lab.loaded("nft", *remote, *overrides).config)
 
     assert found(none).reward_fns[0].name == "a"
     assert found(own)[0][:2] == ("shapes", 2.0)
@@ -144,4 +144,4 @@ def test_an_evaluation_is_scored_as_the_training_unless_it_names_its_own(lab):
     assert found(none, "validation.use_remote_reward=false") == ()
     sft = lab.loaded("sft", "validation.enable=true", "validation.use_remote_reward=true", none).config
     with pytest.raises(UserError, match=r"validation\.remote_reward names no reward"):
-        build.evaluation_rewards(sft)
+        rewarding.evaluation_rewards(sft)
