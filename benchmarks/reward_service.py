@@ -7,9 +7,10 @@ without using the CPU, and one that takes no time. In the same run the slow one 
 are already tensors. Overhead is the time between a busy service's answers over the time of a direct call. A client
 sends its next request when it has its scores: with one client the service idles while the next request comes, with
 two it need not. A trainer keeps several requests on their way; its overhead is the time from the first request to the
-last score over as many direct calls. The quick scorer takes --large requests of the same size while the memory of
-every process is watched; more than a tenth of growth after the first twentieth is a failure. --write keeps the
-figures.
+last score over as many direct calls, so that the first request's travel and the last answer's are in it. Pictures are
+bytes already, which a GPU makes of them in training. The quick scorer takes --large requests of the same size while
+the memory of every process is watched; more than a tenth of growth after the first twentieth is a failure. --write
+keeps the figures.
 """
 
 import argparse
@@ -29,11 +30,10 @@ from pathlib import Path
 
 import torch
 
-from sanarl.config.schema import RemoteReward, RewardFunction
 from sanarl.rewards import bench
 from sanarl.rewards.exchange import Addresses
 from sanarl.rewards.mix import Mix
-from sanarl.rewards.remote import RemoteScoring
+from sanarl.rewards.remote import CONCURRENT
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "numpy", "fastapi", "uvicorn", "httptools", "httpx")
@@ -71,18 +71,6 @@ def directly(calls: int = 5) -> float:
     for _ in range(calls):
         mix(media, ["p"] * IMAGES, [{}] * IMAGES)
     return (time.perf_counter() - started) / calls
-
-
-def trainer(where: Addresses, requests: int) -> float:
-    """Seconds from the first request to the last score when one trainer sends them."""
-    media = torch.rand(IMAGES, 1, 3, SIZE, SIZE)
-    settings = RemoteReward(reward_fns=(RewardFunction(name="patient"),), batch_size=IMAGES)
-    with RemoteScoring(settings, where) as scoring:
-        started = time.perf_counter()
-        for number in range(requests):
-            scoring.submit(range(number * IMAGES, (number + 1) * IMAGES), media, ["p"] * IMAGES, [{}] * IMAGES)
-        scoring.collect(600.0)
-        return time.perf_counter() - started
 
 
 class Watch(threading.Thread):
@@ -134,7 +122,8 @@ def main() -> None:
                 overhead = load.busy_s / direct - 1
                 loads.append((load, overhead))
                 print("\n".join([*load.lines(), f"overhead over a direct call: {100 * overhead:.1f} %"]))
-            trained = trainer(where, asked.requests) / (asked.requests * direct) - 1
+            trainer = bench.run(where, "patient", "p", IMAGES, SIZE, asked.requests, CONCURRENT)
+            trained = trainer.seconds / (asked.requests * direct) - 1
             print(f"a trainer with {asked.requests} requests: overhead {100 * trained:.1f} %")
             bench.run(where, "quick", "p", IMAGES, SIZE, max(asked.large // 20, 8), 4)
             before, watch = resident(service.pid), Watch(service.pid)

@@ -1,5 +1,7 @@
 """Rewards that hear what they are for, and runs whose evaluation fails: nothing is lost and nothing is made twice."""
 
+import re
+
 import pytest
 
 from sanarl.rewards.mix import RewardError
@@ -28,6 +30,18 @@ def test_training_is_scored_strictly_and_evaluation_in_full(run):
     assert run.calls() == ["training", *["evaluation"] * 2, *["training"] * 3, *["evaluation"] * 2]
     assert found.metrics[1]["reward/avg"] == pytest.approx(found.metrics[1]["reward/mean"], abs=1e-7)
     assert found.metrics[1]["eval/avg"] == found.metrics[1]["eval/reward"] == found.metrics[1]["eval/redness"]
+
+
+def test_a_dry_run_tries_the_rewards(toml, tmp_path, capsys):
+    from sanarl.config import load
+    from sanarl.training import run as running
+
+    file = tmp_path / "run.toml"
+    file.write_text(toml("nft", tmp_path / "out"), encoding="utf-8")
+    assert running.run(load(file), None, "never", dry_run=True).exit_code == 0
+    assert re.search(
+        r"reward redness: \(2,\), 0 to 0, \d+\.\d\d s for media \(2, 1, 3, 32, 32\)\n", capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("task", ["sft-lora", "nft"])

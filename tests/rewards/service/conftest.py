@@ -28,6 +28,9 @@ PICKSCORE = """
 reward_type = "SCORERS:redness"
 name = "pickscore"
 device = "cpu"
+[[reward_args]]
+reward_type = "SCORERS:gen_eval"
+device = "cpu"
 """
 
 
@@ -181,7 +184,7 @@ def make_service(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def service(make_service):
-    """One service for every test that leaves it whole: moody, and redness under the name pickscore."""
+    """One service for every test that leaves it whole: moody, gen_eval, and redness under the name pickscore."""
     return make_service(after=PICKSCORE, score_s=2.0, health_s=1.0, body_s=1.0, max_request_mb=20)
 
 

@@ -41,6 +41,13 @@ def moody(media, prompts, metadata):
     return {"reward": scores, "count": torch.tensor([float(one.get("count", len(one))) for one in metadata])}
 
 
+def gen_eval(media, prompts, metadata, only_strict):
+    """Verdicts as GenEval's scorer gives them: the published one, all 1, when it is asked for."""
+    scores = redness(media, prompts, metadata)
+    strict = {"reward": scores, "gen_eval_strict": (scores > 0.5).float()}
+    return strict if only_strict else strict | {"gen_eval_reward": torch.ones(len(scores))}
+
+
 class Heavy:
     """A scorer that takes what the service's file says, or cannot be loaded."""
 

@@ -55,7 +55,7 @@ def test_score_by_a_service(call, pictures, at):  # noqa: ARG001
     assert scores == [{"pickscore": red, "moody": red, "moody/count": 0.0} for red in (1.0, 0.3333)]
     code, out, err = call("score", pictures[0], "--prompt", "x", "--reward", "aesthetic", "--remote")
     assert (code, out) == (2, "")
-    assert "'aesthetic' is not served here; this service has moody, pickscore" in err
+    assert "'aesthetic' is not served here; this service has gen_eval, moody, pickscore" in err
 
 
 def test_score_of_what_is_wrong(call, pictures, monkeypatch):

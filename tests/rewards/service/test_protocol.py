@@ -73,6 +73,21 @@ def test_metadata_travel(service, make_request):
     assert service.result(make_request("ab", **fields))["scores"]["count"] == [2.0, 2.0]
 
 
+def test_geneval_is_strict_when_it_is_asked_to_be(service, make_request, make_pictures):
+    # Reference: the page: without the flag the published verdict (here always 1) is told, with it it is 0; a column for
+    # each of six tags, -10 where the sample has another.
+    media = make_pictures(2)
+    tags = {"geneval_tags": ["colors", "position"], "geneval_includes": [[], []], "reward_fn": {"gen_eval": 1.0}}
+    for flag, published in (({}, 1.0), ({"geneval_only_strict": False}, 1.0), ({"geneval_only_strict": True}, 0.0)):
+        scores = service.result(make_request("ab", media, **tags, **flag), "gen_eval")["scores"]
+        assert set(scores) == {"gen_eval_score", "gen_eval_strict", "gen_eval_reward", "gen_eval_group"}
+        assert scores["gen_eval_score"] == pytest.approx(media[..., 0].mean((1, 2)) / 255, rel=1e-6)
+        assert scores["gen_eval_reward"] == [published] * 2
+        assert scores["gen_eval_group"]["colors"] == [published, -10.0]
+        assert scores["gen_eval_group"]["position"] == [-10.0, published]
+        assert scores["gen_eval_group"]["counting"] == [-10.0, -10.0]
+
+
 def test_the_other_endpoints(service):
     assert service.post("ping", info_data="{}")[:2] == (200, {"message": "Ping request received"})
     assert service.post("latent_attr", fields='{"fps": 16}')[0] == 200
