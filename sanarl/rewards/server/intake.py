@@ -1,6 +1,7 @@
 """A request's body on its way into a file, checked as it comes: what is too large or malformed is never read."""
 
 import asyncio
+import fcntl
 import os
 import shutil
 import tempfile
@@ -13,6 +14,7 @@ from sanarl.rewards import wire
 from sanarl.rewards.server.settings import Service
 from sanarl.rewards.wire import ArrayHeader, Head, Malformed
 
+PREFIX = "sanarl-reward-"
 LINE_LIMIT = 16 << 20
 SLOWEST = 100_000
 """Bytes a second below which a request is given up."""
@@ -40,6 +42,8 @@ class Received:
 class Spool:
     """A private folder for media on their way to scorers; in memory where the machine offers that.
 
+    It is locked for as long as this process lives; folders of services that were killed are deleted by the next.
+
     Args:
         folder: Where; empty: /dev/shm when it has ``room`` bytes free, else the system's folder.
         room: Bytes that it may have to hold.
@@ -49,7 +53,18 @@ class Spool:
         memory = Path("/dev/shm")
         if not folder and memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= room:
             folder = str(memory)
-        self.path = Path(tempfile.mkdtemp(prefix="sanarl-reward-", dir=folder or None))
+        parent = Path(folder or tempfile.gettempdir())
+        gate = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(gate, fcntl.LOCK_EX)  # nobody sees a folder that is not locked yet
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            self._lock = _locked(self.path)
+            for other in parent.glob(f"{PREFIX}*"):
+                if other != self.path and (lock := _locked(other)) is not None:
+                    shutil.rmtree(other, ignore_errors=True)
+                    os.close(lock)
+        finally:
+            os.close(gate)
 
     def file(self, name: str) -> Path:
         """A path inside."""
@@ -58,6 +73,25 @@ class Spool:
     def close(self) -> None:
         """Delete the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+
+
+def _locked(folder: Path) -> int | None:
+    """A lock on a folder, which the system gives back when the process ends; None when another holds it.
+
+    A folder that is not ours to open is another user's and held by him.
+    """
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
 
 
 async def receive(chunks: AsyncIterator[bytes], declared: int | None, path: Path, limits: Service) -> Received:

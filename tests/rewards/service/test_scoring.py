@@ -1,7 +1,11 @@
-"""Memory for media in a scorer's process."""
+"""Memory for media in a scorer's process, and the folder that they come through."""
+
+import subprocess
+import sys
 
 import torch
 
+from sanarl.rewards.server.intake import Spool
 from sanarl.rewards.server.scoring import Buffers
 
 CPU = torch.device("cpu")
@@ -30,3 +34,30 @@ def test_only_a_few_are_kept():
         buffers.put_back(one)
     again = {buffers.get(torch.Size((8,)), CPU).data_ptr() for _ in range(5)}
     assert len(again & {one.data_ptr() for one in made}) == 2
+
+
+KILLED = """
+import os, sys
+from sanarl.rewards.server.intake import Spool
+spool = Spool(sys.argv[1], 0)
+spool.file("media").write_bytes(b"x" * 1000)
+print(spool.path, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_a_killed_service_left_is_deleted_by_the_next(tmp_path):
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert killed.returncode == -9
+    (left,) = tmp_path.iterdir()
+    assert killed.stdout == f"{left}\n"
+    first = Spool(str(tmp_path), 0)
+    assert list(tmp_path.iterdir()) == [first.path]
+    first.file("media").write_bytes(b"mine")
+    second = Spool(str(tmp_path), 0)  # beside one that lives
+    assert sorted(tmp_path.iterdir()) == sorted([first.path, second.path])
+    assert first.file("media").read_bytes() == b"mine"
+    first.close()
+    assert list(tmp_path.iterdir()) == [second.path]
+    second.close()
+    assert list(tmp_path.iterdir()) == []
