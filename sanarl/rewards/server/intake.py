@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from sanarl.errors import UserError
 from sanarl.rewards import wire
 from sanarl.rewards.server.settings import Service
 from sanarl.rewards.wire import ArrayHeader, Head, Malformed
@@ -47,6 +48,9 @@ class Spool:
     Args:
         folder: Where; empty: /dev/shm when it has ``room`` bytes free, else the system's folder.
         room: Bytes that it may have to hold.
+
+    Raises:
+        UserError: When there is no such folder.
     """
 
     def __init__(self, folder: str, room: int):
@@ -54,7 +58,10 @@ class Spool:
         if not folder and memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= room:
             folder = str(memory)
         parent = Path(folder or tempfile.gettempdir())
-        gate = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            gate = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise UserError(f"service.spool: found {folder!r}: {error.strerror}; accepted: a folder") from error
         try:
             fcntl.flock(gate, fcntl.LOCK_EX)  # nobody sees a folder that is not locked yet
             self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))

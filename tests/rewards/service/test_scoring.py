@@ -3,8 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 import torch
 
+from sanarl.errors import UserError
 from sanarl.rewards.server.intake import Spool
 from sanarl.rewards.server.scoring import Buffers
 
@@ -61,3 +63,8 @@ def test_what_a_killed_service_left_is_deleted_by_the_next(tmp_path):
     assert list(tmp_path.iterdir()) == [second.path]
     second.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_none(tmp_path):
+    with pytest.raises(UserError, match=r"service\.spool: found .*nowhere.: No such file or directory"):
+        Spool(str(tmp_path / "nowhere"), 0)
