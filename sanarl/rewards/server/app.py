@@ -5,6 +5,7 @@ import json
 import math
 import uuid as uuids
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Form, Request
@@ -92,6 +93,7 @@ class Api:
         end = clock.time() + (min(wait, LONGEST_WAIT_S) if math.isfinite(wait) else 0.0)
         pause = 0.01
         while True:
+            news = self.board.news
             try:
                 found = await self.board.store.get(uuid, type)
             except StoreDown as error:
@@ -105,7 +107,9 @@ class Api:
             if found.state == wire.UNKNOWN or clock.time() >= end:
                 words = f"no scores for {uuid} yet" if found.state == wire.PENDING else f"{uuid} is not known here"
                 return JSONResponse({"message": words, "state": found.state}, 400)
-            await asyncio.sleep(min(pause, max(end - clock.time(), 0.0)))
+            with suppress(TimeoutError):  # results of other replicas make no news here
+                async with asyncio.timeout(min(pause, max(end - clock.time(), 0.0))):
+                    await news.wait()
             pause = min(1.5 * pause, 0.1)
 
     async def push(self, uuid: Text, scores: Text, type: Text = wire.DEFAULT_TYPE) -> Response:

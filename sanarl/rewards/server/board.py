@@ -95,6 +95,8 @@ class Board:
         self.jobs: dict[str, Job] = {}
         self.unpulled: dict[tuple[str, str], float] = {}  # when it is forgotten, the oldest first
         self.requests, self.nbytes = 0, 0
+        self.news = asyncio.Event()
+        """Happens when the next result is kept."""
         self._limits = limits
         self._typical_s = FIRST_GUESS_S
         self._putting: set[asyncio.Task[None]] = set()
@@ -196,6 +198,8 @@ class Board:
         while True:
             try:
                 await self.store.put(job.uuid, name, text)
+                self.news.set()
+                self.news = asyncio.Event()
                 break
             except StoreDown as error:
                 if time.monotonic() > end:
