@@ -7,10 +7,11 @@ from sanarl.config.schema.root import Config
 
 _ROLLOUT, _PREVIEW, _ENGINE = "rollout", "rollout.preview", "rollout.engine"
 _TRAINER = "train.train_policy.trainer_type"
+_ENGINE_KEYS = ("mode", "compile_mode", "skip_modules", "min_dim", "decode_dtype", "decode_compile")
 ONLY_RL = (
     "rollout.n_candidates",
     "rollout.select",
-    *(f"{_ENGINE}.{name}" for name in ("mode", "compile_mode", "skip_modules", "min_dim")),
+    *(f"{_ENGINE}.{name}" for name in _ENGINE_KEYS),
     *(f"{_PREVIEW}.{name}" for name in ("num_steps", "mode", "select", "n_regenerate", "decode_scale")),
 )
 
@@ -38,6 +39,9 @@ def engines(config: Config, _: Set[str]) -> Iterator[Finding]:
         if config.policy.diffusers.is_video:
             text = f'found {shown(mode)}; accepted "peft": copies for sampling are made of SANA\'s pictures'
             yield fault(key, text, "policy.diffusers.is_video")
+    if config.rollout.engine.decode_compile and config.policy.diffusers.is_video:
+        text = "found true; accepted false: the decoder is compiled for pictures only"
+        yield fault(f"{_ENGINE}.decode_compile", text, "policy.diffusers.is_video")
     if config.task != "flowgrpo":
         return
     why = "flow_grpo learns from every step of the samples that it draws with the model that is trained"

@@ -47,5 +47,8 @@ class FlowModel(Protocol):
     def decode(self, latents: Tensor) -> Tensor:
         """Latents -> media (B, F, 3, H, W) float32 in [0, 1]."""
 
+    def compile_decoder(self, batch: int) -> None:
+        """Compile decoding, channels last, for ``batch`` samples at once: fewer are filled up."""
+
     def velocity(self, x_t: Tensor, sigma: Tensor, cond: Cond) -> Tensor:
         """The model's velocity at noisy latents ``x_t`` and noise levels ``sigma`` (B,), in the dtype of ``x_t``."""

@@ -41,6 +41,8 @@ class ModelSettings:
     gradient_checkpointing: bool
     image_to_video: bool = False
     """Clips start from a picture."""
+    vae_dtype: torch.dtype | None = None
+    """Of the autoencoder; None: ``other_dtype``."""
     base_pipeline: str | None = None
     """Where a native checkpoint gets text encoder and autoencoder from."""
     native_config: str | None = None
@@ -49,7 +51,8 @@ class ModelSettings:
     @property
     def dtypes(self) -> dict[str, torch.dtype]:
         """As ``from_pretrained`` takes them."""
-        return {"transformer": self.transformer_dtype, "default": self.other_dtype}
+        vae = {} if self.vae_dtype is None else {"vae": self.vae_dtype}
+        return {"transformer": self.transformer_dtype, **vae, "default": self.other_dtype}
 
 
 def load_model(settings: ModelSettings, device: torch.device) -> FlowModel:

@@ -72,6 +72,7 @@ class Sana:
         self.flow_shift = float(scheduler.get("flow_shift") or scheduler.get("shift") or 1.0)
         self._learned_sigma = config.out_channels == 2 * config.in_channels
         self._timestep_scale = config.get("timestep_scale", 1.0)
+        self._decoded_at_once = 0  # fewer are filled up
 
     @torch.no_grad()
     def encode_prompts(self, prompts: list[str]) -> Cond:
@@ -110,9 +111,17 @@ class Sana:
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
         """Latents -> media (B, F, 3, H, W) float32 in [0, 1]."""
+        rows, batch = len(latents), max(self._decoded_at_once, len(latents))
+        latents = latents if batch == rows else latents[torch.arange(batch, device=latents.device).clamp(max=rows - 1)]
         with self._vae.here() as vae:
-            pixels = self._thrift(partial(self._codec.decode, vae), latents.to(vae.dtype))
+            pixels = self._thrift(partial(self._codec.decode, vae), latents.to(vae.dtype))[:rows]
         return (pixels.float() / 2 + 0.5).clamp(0, 1)
+
+    def compile_decoder(self, batch: int) -> None:
+        """See FlowModel."""
+        decoder = self._vae.module.decoder.to(memory_format=torch.channels_last)
+        decoder.compile(dynamic=False)
+        self._decoded_at_once = batch
 
     def velocity(self, x_t: Tensor, sigma: Tensor, cond: Cond) -> Tensor:
         """Velocity at ``x_t`` and ``sigma`` (B,), computed in the transformer's dtype.

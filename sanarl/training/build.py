@@ -173,7 +173,7 @@ def parts(
         at_once = settings.decoded_at_once(config)
         check_fits(model, config.policy.diffusers.inference_size, config.sample_frames, at_once, world.device)
         policy = build_policy(config, model, world)
-        copies = engine.build(policy, settings.replicas(config))
+        copies = engine.build(policy, settings.replicas(config), settings.decoding(config))
         held_out = _held_out(config, prompts, model, rewards.get(evaluated))
         watch = watching.watch(config, fixed, model, rewards.get(watched)) if fixed else None
     except BaseException:

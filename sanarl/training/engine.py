@@ -1,16 +1,29 @@
 """What samples rollouts: the policy itself, and copies of it in other modes."""
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import torch
 
 from sanarl.config import Config
 from sanarl.errors import UserError
 from sanarl.models.base import Source
 from sanarl.models.policy import Policy
 from sanarl.models.replicas import Replica, ReplicaSettings, compiled_graphs
+from sanarl.rollout.generate import shrunk
 from sanarl.runtime import engines
 
 GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How the decoder is compiled."""
+
+    batch: int
+    scales: tuple[float, ...]
+    """Sides of media, of the full one."""
 
 
 @dataclass
@@ -19,6 +32,7 @@ class Engine:
 
     policy: Policy
     replicas: dict[str, Replica] = field(default_factory=dict)
+    decoding: Decoding | None = None
     _counted: int = field(default=0, init=False)
 
     def ready(self, mode: str) -> Source:
@@ -46,8 +60,22 @@ class Engine:
                 lines.append(
                     "rollout engine compile_nvfp4: this path has never been run by its authors; compare rewards"
                 )
-        self._counted = compiled_graphs()
+        if self.decoding is not None:
+            lines.append(self._warm_decoder(self.decoding))
+        self._counted = compiled_graphs() if self._compiles else 0
         return lines
+
+    def _warm_decoder(self, how: Decoding) -> str:
+        model, before, started = self.policy.model, compiled_graphs(), time.perf_counter()
+        for scale in how.scales:
+            latents = torch.zeros(how.batch, *model.latent_shape, device=model.transformer.device)
+            model.decode(shrunk(latents, scale)).cpu()
+        seconds, graphs = time.perf_counter() - started, compiled_graphs() - before
+        return f"decoder: compiled, channels last; warm-up {seconds:.1f} s, {graphs} graphs compiled"
+
+    @property
+    def _compiles(self) -> bool:
+        return self.decoding is not None or any(each.settings.compiles for each in self.replicas.values())
 
     def write_report(self, path: Path) -> None:
         """Every linear layer of every copy with the format that it runs in."""
@@ -57,7 +85,7 @@ class Engine:
 
     def recompiled(self) -> int:
         """Graphs that were compiled since this was last asked, or since the warm-up."""
-        if not any(replica.settings.compiles for replica in self.replicas.values()):
+        if not self._compiles:
             return 0
         before, self._counted = self._counted, compiled_graphs()
         return self._counted - before
@@ -73,6 +101,8 @@ def check(config: Config) -> None:
     asked = {"rollout.engine.mode": rollout.engine.mode}
     if rollout.preview.num_steps:
         asked["rollout.preview.mode"] = rollout.preview.mode
+    if rollout.engine.decode_compile:
+        asked["rollout.engine.decode_compile"] = "compile"
     if not config.is_rl or not any(engines.NEEDS[mode] for mode in asked.values()):
         return
     here = engines.machine()
@@ -81,10 +111,12 @@ def check(config: Config) -> None:
         raise UserError("\n".join(faults))
 
 
-def build(policy: Policy, settings: list[ReplicaSettings]) -> Engine:
-    """One copy for each of ``settings``.
+def build(policy: Policy, settings: list[ReplicaSettings], decoding: Decoding | None = None) -> Engine:
+    """One copy for each of ``settings``, and the decoder compiled where that is asked for.
 
     Raises:
         UserError: when a copy is not possible.
     """
-    return Engine(policy, {each.mode: Replica(policy, each) for each in settings})
+    if decoding is not None:
+        policy.model.compile_decoder(decoding.batch)
+    return Engine(policy, {each.mode: Replica(policy, each) for each in settings}, decoding)

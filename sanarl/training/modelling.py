@@ -33,6 +33,7 @@ def model_settings(config: Config) -> ModelSettings:
         offload=diffusers.offload,
         vae_tiles=diffusers.vae_tiles,
         gradient_checkpointing=policy.model_gradient_checkpointing,
+        vae_dtype=settings.vae_dtype(config),
         base_pipeline=policy.base_pipeline,
         native_config=policy.native_config,
     )

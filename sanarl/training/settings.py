@@ -19,6 +19,7 @@ from sanarl.runtime.session import Saving
 from sanarl.runtime.sharding import Sharding
 from sanarl.training import rl
 from sanarl.training import sft as sft_loop
+from sanarl.training.engine import Decoding
 from sanarl.training.stages import Pool, Preview
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -228,6 +229,20 @@ def replicas(config: Config) -> list[ReplicaSettings]:
     rule = Rule(engine.skip_modules, engine.min_dim)
     modes = dict.fromkeys(config.engine_modes) if config.is_rl else ()
     return [ReplicaSettings(m, rule, engine.compile_mode, at_once(config)) for m in modes if m != "peft"]
+
+
+def vae_dtype(config: Config) -> torch.dtype | None:
+    """[rollout.engine] decode_dtype, where rollouts are decoded; None: as policy.diffusers.dtype says."""
+    asked = config.rollout.engine.decode_dtype if config.is_rl else None
+    return None if asked is None else DTYPES[asked]
+
+
+def decoding(config: Config) -> Decoding | None:
+    """How the decoder is compiled; None: it is not."""
+    if not config.is_rl or not config.rollout.engine.decode_compile:
+        return None
+    scales = (1.0, config.rollout.preview.decode_scale) if config.rollout.preview.num_steps else (1.0,)
+    return Decoding(at_once(config), tuple(dict.fromkeys(scales)))
 
 
 def rl_setup(config: Config, flow_shift: float) -> rl.Setup:

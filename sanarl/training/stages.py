@@ -134,7 +134,7 @@ def draw(job: Job, asked: Asked, how: Draw, pool: Pool, sampler: Sampler, num_sh
             samples = _stage(job, asked, ids[chosen], how, sampler, pool.mode, num_shown)
         metrics = {"preview/reward_mean": float(rewards.mean())}
         metrics |= agreement(rewards[chosen], samples.scores["reward"], samples.groups, max(pool.train // 2, 1))
-    if job.engine.replicas:
+    if job.engine.replicas or job.engine.decoding is not None:
         metrics["rollout/recompiled"] = float(job.engine.recompiled())
     return samples, metrics
 

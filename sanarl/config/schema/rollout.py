@@ -39,6 +39,10 @@ class Engine(Table):
     """Layers that stay in bf16: those whose name in NVlabs/Sana contains one of these."""
     min_dim: WholeNumber = 2240
     """Layers that stay in bf16: those of which no side is larger, in NVlabs/Sana's fused shapes."""
+    decode_dtype: Literal["bfloat16", "float32"] | None = None
+    """Of the autoencoder; unset: policy.diffusers.dtype."""
+    decode_compile: bool = False
+    """Compile the autoencoder's decoder, channels last. For pictures."""
 
 
 class Preview(Table):

@@ -123,6 +123,42 @@ def test_compile_mode(lab, monkeypatch):
     assert lab.idle("nft", 'rollout.engine.compile_mode="default"') == ["rollout.engine.compile_mode"]
 
 
+@honours("rollout.engine.decode_dtype")
+def test_dtype_of_the_decoder(lab):
+    import torch
+
+    for given, expected in (((), torch.float32), (('rollout.engine.decode_dtype="bfloat16"',), torch.bfloat16)):
+        with lab.parts("nft", *given) as made:
+            assert {p.dtype for p in made.model.pipeline.vae.parameters()} == {expected}
+            assert {p.dtype for p in made.model.pipeline.text_encoder.parameters()} == {torch.float32}
+    half, full = (line(lab, *given)["reward/mean"] for given in (('rollout.engine.decode_dtype="bfloat16"',), ()))
+    assert half != full
+    assert half == pytest.approx(full, abs=0.01)  # of rewards between -1 and 1: as far as bf16 is from float32
+
+
+@honours("rollout.engine.decode_compile")
+def test_compiled_decoder(lab, monkeypatch):
+    # What is compiled is asked of torch, and fewer samples are filled up: nothing is compiled here.
+    import torch
+
+    asked, sizes = [], []
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda module, **named: asked.append((type(module).__name__, named))
+    )
+    monkeypatch.setattr("sanarl.runtime.hardware.cpu_compiler", lambda: (True, "g++"))
+    with lab.parts("nft", "rollout.engine.decode_compile=true", "rollout.n_generation_mini_batch=8") as made:
+        assert asked == [("Decoder", {"dynamic": False})]
+        made.model.pipeline.vae.decoder.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+        (said,) = made.engine.warm_up()
+        assert said.startswith("decoder: compiled, channels last; warm-up ")
+        assert made.model.decode(torch.zeros(3, *made.model.latent_shape)).shape[0] == 3
+    assert sizes == [8, 8]
+    with pytest.raises(
+        ConfigError, match="decode_compile: found true; accepted false: the decoder is compiled for pic"
+    ):
+        lab.loaded("nft", "rollout.engine.decode_compile=true", "policy.diffusers.is_video=true")
+
+
 @pytest.mark.parametrize(
     "key", ["rollout.n_candidates=8", "rollout.preview.num_steps=2", 'rollout.engine.mode="emulated_fp8"']
 )
