@@ -159,8 +159,9 @@ def _against_manifest(path: Path, suffixes: tuple[str, ...], digests: dict[str, 
     for entry in manifest(path):
         if not entry["file"].endswith(suffixes):
             continue
-        if not (path / entry["file"]).is_file():
+        digest = digests.get(entry["file"])
+        if digest is None and not (path / entry["file"]).is_file():
             faults.append(f"{path / entry['file']}: is in the manifest and missing")
-        elif entry["file"] in digests and digests[entry["file"]].hex() != entry["sha256"]:
+        elif digest is not None and digest.hex() != entry["sha256"]:
             faults.append(f"{path / entry['file']}: differs from what the manifest says was written")
     return faults

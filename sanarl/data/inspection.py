@@ -131,14 +131,15 @@ def _inspect(
 def _joined(path: Path, rows: Sequence[Any], old: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Both are sorted by path, so one pass brings them together."""
     remembered = next(old, None)
+    base = os.fspath(path)
     for name, *_ in rows:
         entry: dict[str, Any] = {"path": name}
         try:
-            state = os.stat(path / name)
+            state = os.stat(os.path.join(base, name))
             entry |= {"size": state.st_size, "time": state.st_mtime_ns}
         except OSError:
             entry |= {"size": -1, "time": -1}  # looking at it says why
-        while remembered is not None and _parts(remembered["path"]) < _parts(name):
+        while remembered is not None and remembered["path"] != name and _parts(remembered["path"]) < _parts(name):
             remembered = next(old, None)
         if remembered is not None and all(remembered[key] == entry[key] for key in ("path", "size", "time")):
             entry["verdict"] = remembered["verdict"]

@@ -83,7 +83,7 @@ def manifest(out: Path) -> Iterator[dict[str, Any]]:
     Raises:
         UserError: If one begins as ours and is damaged later.
     """
-    for part in (out, out / "train", out / "test"):
+    for part, prefix in ((out, ""), (out / "train", "train/"), (out / "test", "test/")):
         if not (part / MANIFEST).is_file():
             continue
         with (part / MANIFEST).open(encoding="utf-8", errors="surrogateescape") as lines:
@@ -95,7 +95,7 @@ def manifest(out: Path) -> Iterator[dict[str, Any]]:
                     raise UserError(
                         f"{part / MANIFEST}:{number}: found no entry of a manifest; prepare the folder anew"
                     )
-                yield {**entry, "file": str((part / entry["file"]).relative_to(out))}
+                yield {**entry, "file": prefix + entry["file"]}
 
 
 def _entry(line: str) -> dict[str, Any] | None:
