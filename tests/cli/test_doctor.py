@@ -68,7 +68,7 @@ def test_this_machine_is_ready(run):
     assert {one["state"] for one in packages.values()} == {"ok"}
     assert set(packages["torch"]) == {"name", "needs", "found", "state", "reason", "install"}
     extras = {one["name"]: one for one in report["extras"]}
-    assert set(extras) == {"rewards", "serve", "data", "nvfp4", "dev"}
+    assert set(extras) == {"rewards", "serve", "plots", "tensorboard", "docs", "data", "nvfp4", "dev"}
     for one in extras.values():
         assert one["installed"] == (not one["missing"]) == (one["install"] is None)
     checks = {(one["section"], one["name"]): one for one in report["checks"]}
