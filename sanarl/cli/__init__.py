@@ -1,24 +1,45 @@
 """The command line. Each command lives in its own module and imports what is heavy only when it runs."""
 
 import sys
+import traceback
 from importlib import import_module
+from typing import Annotated
 
 import typer
 
+from sanarl import __version__
+from sanarl.cli import examples
+from sanarl.cli.voice import is_verbose
 from sanarl.errors import UserError
 
 COMMANDS = ("train", "sample", "evaluate", "report", "export", "validate", "doctor", "presets", "dataset", "reward")
 """Modules of this package with ``register(app)``, in the order of --help."""
 
 app = typer.Typer(
-    help="Post-train SANA image and video diffusion models from one TOML preset.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 for _name in COMMANDS:
     import_module(f"sanarl.cli.{_name}").register(app)
+examples.show(app)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Post-train SANA image and video diffusion models from one TOML preset.
+
+    Every command has examples under its own --help. NO_COLOR turns colours off.
+    """
 
 
 def main() -> None:
@@ -30,4 +51,6 @@ def main() -> None:
         app()
     except UserError as error:
         print(error, file=sys.stderr)
+        if is_verbose():
+            traceback.print_exc()
         sys.exit(error.exit_code)

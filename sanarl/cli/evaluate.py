@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sanarl.cli import asked as options
-from sanarl.cli.voice import Quiet
+from sanarl.cli import completion
+from sanarl.cli.voice import Quiet, Verbose
 
 if TYPE_CHECKING:
     from sanarl.using.subject import Asked
@@ -24,7 +25,10 @@ def evaluate(
     ] = "validation",
     rewards: Annotated[
         str | None,
-        typer.Option(help="Names with commas, or module:function; default: those of the run's evaluations."),
+        typer.Option(
+            autocompletion=completion.rewards,
+            help="Names with commas, or module:function; default: those of the run's evaluations.",
+        ),
     ] = None,
     lora: options.Lora = None,
     step: options.Step = None,
@@ -46,6 +50,7 @@ def evaluate(
     seed: options.Seed = None,
     set_: options.Set = None,
     quiet: Quiet = False,
+    verbose: Verbose = False,  # noqa: ARG001  # its callback counts
 ) -> None:
     """Score samples: a table, result.json and scores.csv. Stopped, it goes on where it was with the same command."""
     changes = options.overrides(set_, steps, guidance, solver, flow_shift, size, frames, batch_size)

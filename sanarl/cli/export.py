@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sanarl.cli import asked as options
-from sanarl.cli.voice import Quiet
+from sanarl.cli.voice import Quiet, Verbose
 
 
 def export(
@@ -16,6 +16,7 @@ def export(
     step: options.Step = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write into. Default: RUN/export/TO_step_N.")] = None,
     quiet: Quiet = False,
+    verbose: Verbose = False,  # noqa: ARG001  # its callback counts
 ) -> None:
     """Export what was trained, load it again, and compare its predictions with the run's and the base's."""
     from sanarl.errors import UserError

@@ -6,30 +6,32 @@ from typing import Annotated
 
 import typer
 
+from sanarl.cli.completion import configurations, names
+
 presets = typer.Typer(help="The presets that are shipped.", no_args_is_help=True)
 
 
 @presets.command("list")
 def list_presets() -> None:
     """Name every preset with its task and its model."""
+    from sanarl.cli.voice import columns
     from sanarl.config import load, preset_names
 
-    width = max(len(name) for name in preset_names())
-    for name in preset_names():
-        config = load(name).config
-        print(f"{name:{width}}  {config.task:8}  {config.policy.model_name_or_path}")
+    configs = {name: load(name).config for name in preset_names()}
+    rows = [(name, config.task, config.policy.model_name_or_path) for name, config in configs.items()]
+    columns(rows, ("bold", "cyan", ""))
 
 
 @presets.command()
-def show(name: Annotated[str, typer.Argument(help="The name of a preset.")]) -> None:
+def show(name: Annotated[str, typer.Argument(autocompletion=names, help="The name of a preset.")]) -> None:
     """Print a preset, to be redirected into a file of your own."""
     print(_text(name), end="")
 
 
 @presets.command()
 def diff(
-    name: Annotated[str, typer.Argument(help="The name of a preset.")],
-    path: Annotated[str, typer.Argument(help="A TOML file, or another preset.")],
+    name: Annotated[str, typer.Argument(autocompletion=names, help="The name of a preset.")],
+    path: Annotated[str, typer.Argument(autocompletion=configurations, help="A TOML file, or another preset.")],
 ) -> None:
     """Show the values in which a file differs from a preset; comments, order and spelling aside."""
     from sanarl.config import load

@@ -15,13 +15,15 @@ reward = typer.Typer(help="Rewards: their weights, and the service that scores."
 @reward.command("list")
 def list_rewards() -> None:
     """Name every reward with its weights and where they lie on this machine."""
+    from sanarl.cli.voice import columns
     from sanarl.rewards import TABLE
     from sanarl.rewards.weights import found, needed
 
-    width = max(len(name) for name in TABLE)
+    rows: list[tuple[str, str]] = []
     for name in TABLE:
         lines = [f"{one.repo}: {found(one, name) or 'missing'}" for one in needed(name)] or ["needs no weights"]
-        print("\n".join(f"{name if i == 0 else '':{width}}  {line}" for i, line in enumerate(lines)))
+        rows += [(name if number == 0 else "", line) for number, line in enumerate(lines)]
+    columns(rows, ("bold", ""))
 
 
 @reward.command()

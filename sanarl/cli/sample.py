@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sanarl.cli import asked as options
-from sanarl.cli.voice import Quiet
+from sanarl.cli.voice import Quiet, Verbose
 
 
 def sample(
@@ -38,6 +38,7 @@ def sample(
     seed: options.Seed = None,
     set_: options.Set = None,
     quiet: Quiet = False,
+    verbose: Verbose = False,  # noqa: ARG001  # its callback counts
 ) -> None:
     """Draw pictures (PNG) or clips (mp4) that carry their settings inside."""
     from sanarl.errors import UserError

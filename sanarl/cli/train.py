@@ -5,11 +5,17 @@ from typing import Annotated
 
 import typer
 
+from sanarl.cli.completion import configurations, dataset_modules
+from sanarl.cli.voice import Quiet, Verbose
+
 
 def train(
-    config: Annotated[str, typer.Option("--config", help="A TOML file, or the name of a preset.")],
+    config: Annotated[
+        str, typer.Option("--config", autocompletion=configurations, help="A TOML file, or the name of a preset.")
+    ],
     dataset_module: Annotated[
-        str | None, typer.Argument(help="A dotted module or a .py file with get_dataset(config).")
+        str | None,
+        typer.Argument(autocompletion=dataset_modules, help="A dotted module or a .py file with get_dataset(config)."),
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key; the value is TOML.")
@@ -24,6 +30,8 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build everything, measure a step, print the plan; keep nothing.")
     ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Train what a preset says. Exits with 130 after Ctrl-C and 143 after SIGTERM, with a checkpoint saved."""
     from sanarl.config import load
@@ -31,9 +39,11 @@ def train(
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # nothing to save yet; the run listens once it is there
     loaded = load(config, set_ or ())  # before anything heavy is imported
 
+    from sanarl.runtime.console import Voice
     from sanarl.training import launch
 
-    raise typer.Exit(launch.main(loaded, dataset_module, nproc, resume, dry_run))
+    voice: Voice = "quiet" if quiet else "verbose" if verbose else "normal"
+    raise typer.Exit(launch.main(loaded, dataset_module, nproc, resume, dry_run, voice))
 
 
 def register(app: typer.Typer) -> None:

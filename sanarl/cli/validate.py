@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sanarl.cli.completion import configurations
+
 if TYPE_CHECKING:
     from sanarl.config import Fault, Loaded, Note
 
@@ -40,7 +42,10 @@ class Verdict:
 
 def validate(
     files: Annotated[
-        list[str] | None, typer.Argument(help='TOML files, names of presets, or "presets" for all that are shipped.')
+        list[str] | None,
+        typer.Argument(
+            autocompletion=configurations, help='TOML files, names of presets, or "presets" for all that are shipped.'
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key; the value is TOML.")

@@ -15,6 +15,7 @@ import torch
 
 from sanarl.config import Loaded
 from sanarl.errors import UserError
+from sanarl.runtime.console import Voice
 from sanarl.runtime.signals import EXIT
 from sanarl.runtime.world import is_rank
 from sanarl.training import engine, run
@@ -28,7 +29,12 @@ GRACE_S = 10.0
 
 
 def main(
-    loaded: Loaded, dataset_module: str | None, nproc: str | None, resume: str | None, dry_run: bool = False
+    loaded: Loaded,
+    dataset_module: str | None,
+    nproc: str | None,
+    resume: str | None,
+    dry_run: bool = False,
+    voice: Voice = "normal",
 ) -> int:
     """Train on as many processes as asked for.
 
@@ -39,6 +45,7 @@ def main(
             a rank already.
         resume: see ``run.run``.
         dry_run: see ``run.run``.
+        voice: see ``run.run``.
 
     Returns:
         The exit code: that of the rank that failed first.
@@ -47,7 +54,7 @@ def main(
         UserError: for whatever the user can mend.
     """
     if is_rank() or (count := processes(nproc)) == 1:
-        return run.run(loaded, dataset_module, resume, dry_run).exit_code
+        return run.run(loaded, dataset_module, resume, dry_run, voice).exit_code
     refuse_unsupported(loaded.config)
     find_services(loaded.config)
     engine.check(loaded.config)

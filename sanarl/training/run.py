@@ -13,7 +13,7 @@ from sanarl.config import Config, Loaded
 from sanarl.errors import UserError
 from sanarl.runtime import folder as folders
 from sanarl.runtime import leaving, memory, records
-from sanarl.runtime.console import Console
+from sanarl.runtime.console import Console, Voice
 from sanarl.runtime.folder import Found, Identity, RunFolder
 from sanarl.runtime.session import Saving, Session
 from sanarl.runtime.signals import Signals
@@ -38,7 +38,9 @@ class Outcome(NamedTuple):
     """None for a dry run."""
 
 
-def run(loaded: Loaded, dataset_module: str | None, resume: str | None, dry_run: bool = False) -> Outcome:
+def run(
+    loaded: Loaded, dataset_module: str | None, resume: str | None, dry_run: bool = False, voice: Voice = "normal"
+) -> Outcome:
     """Train as the configuration says, on this process's rank.
 
     Args:
@@ -46,6 +48,7 @@ def run(loaded: Loaded, dataset_module: str | None, resume: str | None, dry_run:
         dataset_module: dotted module or .py file with ``get_dataset(config)``; None: the task's default.
         resume: ``auto``, ``never``, or a path; None: what train.resume says.
         dry_run: build everything, measure a step, print the plan and leave nothing behind.
+        voice: how much is said on the terminal; log.txt has all of it.
 
     Raises:
         UserError: for whatever the user can mend.
@@ -60,19 +63,21 @@ def run(loaded: Loaded, dataset_module: str | None, resume: str | None, dry_run:
                 if dry_run:
                     _measure(loaded, made)
                     return Outcome(0, None)
-                return _train(loaded, made, resume, found, signals)
+                return _train(loaded, made, resume, found, signals, voice)
         finally:
             world.stop()
 
 
-def _train(loaded: Loaded, made: Parts, resume: str | None, found: Found | None, signals: Signals) -> Outcome:
+def _train(
+    loaded: Loaded, made: Parts, resume: str | None, found: Found | None, signals: Signals, voice: Voice
+) -> Outcome:
     """Take the run's folder and run every step that is left in it."""
     world, output_dir = made.world, loaded.config.train.output_dir
     folder = found.folder if found else world.tell(folders.new(output_dir) if world.main else None)
     assert folder is not None, "the main rank names the folder"
     with folder.lock() if world.main else nullcontext():
         try:
-            session = _open(loaded, made, folder, resume, found, signals)
+            session = _open(loaded, made, folder, resume, found, signals, voice)
             try:
                 job = made.job(session)
                 for line in (*plan.overview(made, session.total), *made.tried_rewards(), *made.engine.warm_up()):
@@ -132,13 +137,20 @@ def _find(config: Config, resume: str | None) -> Found | None:
 
 
 def _open(
-    loaded: Loaded, made: Parts, folder: RunFolder, resume: str | None, found: Found | None, signals: Signals
+    loaded: Loaded,
+    made: Parts,
+    folder: RunFolder,
+    resume: str | None,
+    found: Found | None,
+    signals: Signals,
+    voice: Voice,
 ) -> Session:
     """Open what the run says things to; only the main rank writes."""
     config, world = made.config, made.world
     train, log = config.train, config.logging
     trackers: list[Tracker] = []
-    console = Console(folder.log if world.main else None, quiet=not world.main or "console" not in log.logger)
+    silent = not world.main or "console" not in log.logger
+    console = Console(folder.log if world.main else None, silent, voice)
     if world.main:
         if found is None:
             folder.write_config(loaded.text, _identity(config))

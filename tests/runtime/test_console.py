@@ -29,3 +29,18 @@ def test_other_ranks_are_silent(tmp_path, capsys):
         console.line("for the log only")
     assert capsys.readouterr() == ("", "")
     assert "for the log only" in (tmp_path / "log.txt").read_text(encoding="utf-8")
+
+
+def test_quiet_and_verbose(tmp_path, capsys):
+    metrics = {"loss": 0.25, "some/thing": 3.0}
+    said = {}
+    for voice in ("quiet", "normal", "verbose"):
+        with Console(tmp_path / f"{voice}.txt", voice=voice) as console:
+            console.line("a line")
+            console.line("warning: look")
+            console.metrics(1, 2, metrics)
+        said[voice] = capsys.readouterr().err
+        assert "a line" in (tmp_path / f"{voice}.txt").read_text()
+    assert said["quiet"] == "warning: look\n"
+    assert said["normal"] == "a line\nwarning: look\nstep 1/2  loss 0.25\n"
+    assert said["verbose"] == "a line\nwarning: look\nstep 1/2  loss 0.25  some/thing 3\n"
