@@ -206,6 +206,7 @@ class Bench:
         }
         if tiny:
             common |= {"policy.diffusers.inference_size": [32, 32], "policy.diffusers.max_prompt_length": 16}
+            common |= {} if name == "sft" else {"policy.lora.r": 4}  # no more than the tiny layers are wide
         if rl:
             common |= {
                 "train.train_policy.use_remote_reward": False,

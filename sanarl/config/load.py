@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sanarl.config import check, overrides
+from sanarl.config import check, overrides, remarks
 from sanarl.config.faults import ConfigError, Fault, Finding, KeyPath, Note, dotted, shown
 from sanarl.config.keys import Kind, keys
 from sanarl.config.positions import lines_of
@@ -77,8 +77,8 @@ class _Reading:
         config = self.validated(sorted_keys.tree, kind, sorted_keys.given)
         if self.faults or config is None:
             raise ConfigError(sorted(self.faults, key=self.order))
-        self.notes += check.notes(config, sorted_keys.given, sorted_keys.no_effect, self.source.path.stem)
-        self.notes += check.native_note(self.at(("policy", "lora", "target_modules")))
+        self.notes += remarks.notes(config, sorted_keys.given, sorted_keys.no_effect, self.source.path.stem)
+        self.notes += remarks.native_note(self.at(("policy", "lora", "target_modules")))
         return Loaded(config, tuple(self.notes), self.source.path, self.source.text, self.arguments)
 
     def name_keys(self) -> None:

@@ -170,8 +170,7 @@ def parts(
     }
     try:
         model = cached(load(model_settings(config), world.device), config)
-        at_once = settings.decoded_at_once(config)
-        check_fits(model, config.policy.diffusers.inference_size, config.sample_frames, at_once, world.device)
+        check_fits(model, config, settings.decoded_at_once(config), world.device)
         policy = build_policy(config, model, world)
         copies = engine.build(policy, settings.replicas(config), settings.decoding(config))
         held_out = _held_out(config, prompts, model, rewards.get(evaluated))

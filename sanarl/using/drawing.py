@@ -58,8 +58,7 @@ def drawing(subject: Subject, prompts: Prompts, num_samples: int, seed: int | No
     config, model = subject.config, subject.policy.model
     sampler = settings.evaluation_sampler(config, model.flow_shift)
     at_once = min(sampler.mini_batch, len(prompts) * num_samples)
-    size = config.policy.diffusers.inference_size
-    check_fits(model, size, config.sample_frames, at_once, model.transformer.device)
+    check_fits(model, config, at_once, model.transformer.device)
     return Drawing(prompts, num_samples, sampler, config.train.seed if seed is None else seed)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from sanarl.config import ConfigError, load
 from sanarl.rewards.local import Scoring
-from sanarl.training.build import _scoring, _training_rewards, evaluation_rewards
+from sanarl.training.rewarding import evaluation_rewards, scoring, training_rewards
 
 MINE = """
 class Scaled:
@@ -26,7 +26,7 @@ def mine(tmp_path, monkeypatch):
 
 
 def total(which):
-    with _scoring(which) as scoring:
+    with scoring(which) as scoring:
         assert isinstance(scoring, Scoring)
         return scoring.mix(torch.ones(1, 1, 3, 2, 2), ["a"], [{}]).total.item()
 
@@ -34,11 +34,11 @@ def total(which):
 def test_arguments_reach_the_rewards_of_training_and_evaluation(mine):
     config = load("tiny-image-nft", (*mine, "validation.reward_function={}")).config
     assert config.grpo.reward_args == {"mine.py:Scaled": {"factor": 3}}
-    assert total(_training_rewards(config)) == 3
-    assert evaluation_rewards(config) == _training_rewards(config)
+    assert total(training_rewards(config)) == 3
+    assert evaluation_rewards(config) == training_rewards(config)
     own = ("validation.reward_function={'mine.py:Scaled'=1.0}", "validation.reward_args={'mine.py:Scaled'={factor=5}}")
     config = load("tiny-image-nft", (*mine, *own)).config
-    assert (total(_training_rewards(config)), total(evaluation_rewards(config))) == (3, 5)
+    assert (total(training_rewards(config)), total(evaluation_rewards(config))) == (3, 5)
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,7 @@ def module_that_fails(desk):
 
 @mistake
 def out_of_memory(desk):
-    return desk.train("policy.diffusers.inference_size=[8192, 8192]", "rollout.n_generation_mini_batch=64")
+    return desk.train("policy.diffusers.inference_size=[8192, 8192]", "rollout.n_generation_mini_batch=4096")
 
 
 @mistake
