@@ -26,9 +26,9 @@ def mine(tmp_path, monkeypatch):
 
 
 def total(which):
-    with scoring(which) as scoring:
-        assert isinstance(scoring, Scoring)
-        return scoring.mix(torch.ones(1, 1, 3, 2, 2), ["a"], [{}]).total.item()
+    with scoring(which) as made:
+        assert isinstance(made, Scoring)
+        return made.mix(torch.ones(1, 1, 3, 2, 2), ["a"], [{}]).total.item()
 
 
 def test_arguments_reach_the_rewards_of_training_and_evaluation(mine):
