@@ -126,6 +126,8 @@ class Replica:
     @torch.no_grad()
     def velocity(self, x_t: Tensor, sigma: Tensor, cond: Cond) -> Tensor:
         """See ``Policy.velocity``; ``cond`` has a row for every sample, or one for all."""
+        if self.policy.on_pass is not None:
+            self.policy.on_pass(x_t.shape, cond.embeds.shape[1])
         rows, batch = len(x_t), max(self.settings.batch, len(x_t))
         fill = torch.arange(batch, device=x_t.device).clamp(max=rows - 1)
         captions = self._prepared(cond, batch)

@@ -129,6 +129,8 @@ class Session:
             UserError: when the checkpoint cannot be used, or the disk has no room for one.
         """
         self._needed = save_bytes
+        if self.meter is not None:
+            self.meter.take(None, self.world)  # what was counted before belongs to no step
         self._state = {"progress": self.progress, **state}
         held = parts.layout({name: part.state_dict() for name, part in self._state.items()}) is not None
         self._all_write = held

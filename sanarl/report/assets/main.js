@@ -48,7 +48,9 @@ function stages() {
       const curve = run.curves[name];
       return curve ? curve.y.reduce((all, y, i) => all + (curve.x[i] > 0 ? y ?? 0 : 0), 0) / count : 0;
     };
-    const parts = names.map((name) => [name.slice(5), sum(name)]);
+    const parts = names.map((name) => [name.slice(5), sum(name)]).filter(([, seconds]) => seconds > 0);
+    const inner = parts.filter(([name]) => ['preview', 'regenerate'].includes(name)).reduce((all, [, seconds]) => all + seconds, 0);
+    for (const part of parts) if (part[0] === 'rollout' && inner) part[1] = Math.max(part[1] - inner, 0);
     const whole = total.reduce((all, y) => all + y, 0) / count;
     const rest = whole - parts.reduce((all, [, seconds]) => all + seconds, 0);
     return { run, whole, parts: [...parts, ['other', Math.max(rest, 0)]] };
