@@ -73,3 +73,17 @@ def test_the_comparison_of_algorithms_is_drawn_from_its_runs(tmp_path):
     lines = ElementTree.fromstring(algorithms.picture(runs)).findall(".//{*}polyline")
     assert len(lines) == 2 * 2 * 2  # panels, algorithms, one seed and the mean
     assert {line.get("stroke") for line in lines} == set(algorithms.COLOURS.values())
+
+
+def test_every_stage_of_the_rollout_benchmark(tmp_path, capsys):
+    bench = loaded("rollout")
+    assert not bench.main(["--tiny", "--batch", "2", "--repeat", "1", "--write", str(tmp_path)])
+    (file,) = tmp_path.iterdir()
+    found = json.loads(file.read_text())
+    assert [stage["name"] for stage in found["stages"]] == ["baseline", "compile", "fp8"]
+    assert found["ratios"].keys() == {*bench.CLAIMS, "sol_rl-fp8 step / naive_scaling"}
+    for stage in found["stages"][1:]:
+        assert stage["recompiled_after_warm_up"] == 0
+        assert 0 < stage["velocity_error"] < 0.3
+    assert found["stages"][1]["velocity_error"] < 1e-5  # a copy in float32
+    assert "full / baseline" in capsys.readouterr().out
