@@ -24,6 +24,13 @@ def train(
         str | None,
         typer.Option(help="Processes on this machine, or auto: one a GPU. Default: NPROC_PER_NODE, else 1."),
     ] = None,
+    nnodes: Annotated[int, typer.Option(help="Machines of this run, each with as many processes.")] = 1,
+    rdzv: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where they meet: the first machine and a free port of it.")
+    ] = None,
+    node_rank: Annotated[
+        int | None, typer.Option(help="Number of this machine, from 0. Default: SLURM_NODEID.")
+    ] = None,
     resume: Annotated[
         str | None, typer.Option(help="auto, never, a run's folder or a checkpoint. Default: train.resume.")
     ] = None,
@@ -41,9 +48,11 @@ def train(
 
     from sanarl.runtime.console import Voice
     from sanarl.training import launch
+    from sanarl.training.nodes import Nodes
 
+    nodes = Nodes.asked(nnodes, rdzv, node_rank)
     voice: Voice = "quiet" if quiet else "verbose" if verbose else "normal"
-    raise typer.Exit(launch.main(loaded, dataset_module, nproc, resume, dry_run, voice))
+    raise typer.Exit(launch.main(loaded, dataset_module, nproc, resume, dry_run, voice, nodes))
 
 
 def register(app: typer.Typer) -> None:

@@ -1,20 +1,53 @@
 """The only module that talks to torch.distributed."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sanarl.errors import UserError
+from sanarl.errors import UserError, first_line
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
 MESSAGE_BYTES = 256 * 2**20
 """Gradients that are summed over ranks at once; large enough that the number of messages costs nothing."""
+
+
+_LOST = re.compile(
+    "connection (closed|reset|refused)|broken pipe|timed out|timeout|nccl|socket|remote process exited", re.I
+)
+
+
+class PeerLost(UserError):
+    """Another rank ended, or did not answer in time; what it said itself is the cause."""
+
+    exit_code = 75
+
+
+@contextmanager
+def peers_named(size: int, timeout_s: float) -> Iterator[None]:
+    """Turn what torch raises when another rank is gone into a line; ``size`` ranks wait ``timeout_s`` for each other.
+
+    Raises:
+        PeerLost: in the place of torch's error.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        exchanged = isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+        if size == 1 or not exchanged or not _LOST.search(str(error)):
+            raise
+        raise PeerLost(
+            f"another rank ended, or did not answer within train.rank_timeout_s = {timeout_s:g}; "
+            f"go on from the last checkpoint with --resume auto ({first_line(error)[:200]})"
+        ) from error
 
 
 def is_rank() -> bool:
@@ -40,15 +73,20 @@ class World:
     device: torch.device = CPU
 
     @classmethod
-    def start(cls) -> Self:
-        """Join the group that torchrun's environment describes, on this rank's GPU when there is one."""
+    def start(cls, timeout_s: float = 1800.0) -> Self:
+        """Join the group that torchrun's environment describes, on this rank's GPU when there is one.
+
+        Ranks wait ``timeout_s`` for each other.
+        """
         size = int(os.environ["WORLD_SIZE"]) if is_rank() else 1
         local = int(os.environ.get("LOCAL_RANK", "0")) if size > 1 else 0
         device = torch.device("cuda", local % torch.cuda.device_count()) if torch.cuda.is_available() else CPU
         if device.type == "cuda":
             torch.cuda.set_device(device)
         if size > 1 and not dist.is_initialized():
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            with peers_named(size, timeout_s):
+                dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
         return cls(dist.get_rank(), dist.get_world_size(), device) if size > 1 else cls(device=device)
 
     def stop(self) -> None:

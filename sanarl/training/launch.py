@@ -1,4 +1,5 @@
-"""Starting the ranks of a run on this machine. Plain torchrun works as well: its environment is what ranks read."""
+"""Starting the ranks of a run on this machine, or its share of them. Plain torchrun works as well: its environment is
+what ranks read."""
 
 import ctypes
 import os
@@ -17,15 +18,22 @@ from sanarl.config import Loaded
 from sanarl.errors import UserError
 from sanarl.runtime.console import Voice
 from sanarl.runtime.signals import EXIT
-from sanarl.runtime.world import is_rank
+from sanarl.runtime.world import PeerLost, is_rank
 from sanarl.training import engine, run
 from sanarl.training.build import refuse_unsupported
+from sanarl.training.nodes import Board, Nodes
 from sanarl.training.rewarding import find_services
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 PR_SET_PDEATHSIG = 1
 GRACE_S = 10.0
 """Seconds that the other ranks get to end once one has failed."""
+SAME_MOMENT_S = 2.0
+"""A rank that ends so soon after the first may be the one that the first waited for."""
+ENDED = (-signal.SIGKILL, -signal.SIGTERM, EXIT[signal.SIGTERM])
+"""Codes of ranks that we ended."""
+LOOK_S = 0.5
+"""Seconds between looks at what other machines say."""
 
 
 def main(
@@ -35,6 +43,7 @@ def main(
     resume: str | None,
     dry_run: bool = False,
     voice: Voice = "normal",
+    nodes: Nodes | None = None,
 ) -> int:
     """Train on as many processes as asked for.
 
@@ -46,6 +55,7 @@ def main(
         resume: see ``run.run``.
         dry_run: see ``run.run``.
         voice: see ``run.run``.
+        nodes: this machine among several, each with as many processes; None: it is the only one.
 
     Returns:
         The exit code: that of the rank that failed first.
@@ -53,12 +63,12 @@ def main(
     Raises:
         UserError: for whatever the user can mend.
     """
-    if is_rank() or (count := processes(nproc)) == 1:
+    if is_rank() or ((count := processes(nproc)) == 1 and nodes is None):
         return run.run(loaded, dataset_module, resume, dry_run, voice).exit_code
     refuse_unsupported(loaded.config)
     find_services(loaded.config)
     engine.check(loaded.config)
-    return launch(count, [sys.executable, "-m", "sanarl", *sys.argv[1:]])
+    return launch(count, [sys.executable, "-m", "sanarl", *sys.argv[1:]], nodes)
 
 
 def processes(nproc: str | None) -> int:
@@ -79,15 +89,16 @@ def processes(nproc: str | None) -> int:
     return count
 
 
-def launch(count: int, command: list[str]) -> int:
-    """Run ``command`` once a rank, hand signals on to all, and end all when one fails.
+def launch(count: int, command: list[str], nodes: Nodes | None = None) -> int:
+    """Run ``command`` once a rank, hand signals on to all, and end all when one fails, on whatever machine.
 
     Ranks live in sessions of their own, so Ctrl-C reaches them once, through us, and they get SIGTERM should we die.
 
     Returns:
         0, or the exit code of the rank that failed first (128 + number when a signal ended it).
     """
-    port = os.environ.get("MASTER_PORT") or str(_free_port())
+    nodes = nodes or Nodes(1, 0, "127.0.0.1", int(os.environ.get("MASTER_PORT") or _free_port()))
+    board = Board(nodes) if nodes.count > 1 else None
     ranks: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the interpreter passes both
@@ -98,28 +109,30 @@ def launch(count: int, command: list[str]) -> int:
     before = {number: signal.signal(number, forward) for number in FORWARDED}
     try:
         for rank in range(count):
-            ranks.append(_start(command, rank, count, port))
-        return _watch(ranks)
+            ranks.append(_start(command, rank, count, nodes))
+        return _watch(ranks, nodes.number * count, board)
     finally:
         for rank_process in ranks:
             if rank_process.poll() is None:
                 rank_process.kill()
+        if board is not None:
+            board.leave(GRACE_S)
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _start(command: list[str], rank: int, count: int, port: str) -> subprocess.Popen[bytes]:
+def _start(command: list[str], rank: int, count: int, nodes: Nodes) -> subprocess.Popen[bytes]:
     """One rank. Only the first speaks for itself; the others say the same and are heard when they fail first."""
     environment = os.environ | {
-        "RANK": str(rank),
+        "RANK": str(nodes.number * count + rank),
         "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(count),
+        "WORLD_SIZE": str(nodes.count * count),
         "LOCAL_WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
+        "MASTER_ADDR": nodes.host,
+        "MASTER_PORT": str(nodes.port),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
-    stderr = subprocess.PIPE if rank else None
+    stderr = subprocess.PIPE if rank or nodes.number else None
     libc = ctypes.CDLL(None, use_errno=True)
     return subprocess.Popen(
         command,
@@ -130,33 +143,59 @@ def _start(command: list[str], rank: int, count: int, port: str) -> subprocess.P
     )
 
 
-def _watch(ranks: list[subprocess.Popen[bytes]]) -> int:
-    """Wait until all have ended; after the first failure the others get SIGTERM and a moment.
+def _watch(ranks: list[subprocess.Popen[bytes]], first: int, board: Board | None) -> int:
+    """Wait until all have ended; after the first failure, here or elsewhere, the others get SIGTERM and a moment.
 
     A rank that ended because it was asked to is no failure: the others may still be saving.
+
+    Args:
+        ranks: of this machine. first: number of the first of them. board: of the machines; None for one.
     """
     said = {number: _Said(rank.stderr) for number, rank in enumerate(ranks) if rank.stderr is not None}
-    failed: int | None = None
-    deadline = float("inf")
+    failed: list[int] = []
+    word: str | None = None
+    deadline, looked = float("inf"), time.monotonic()
     while any(rank.poll() is None for rank in ranks):
-        if failed is None:
-            failed = next((n for n, rank in enumerate(ranks) if rank.poll() not in (None, 0, *EXIT.values())), None)
-            if failed is not None:
-                deadline = time.monotonic() + GRACE_S
-                for rank in ranks:
-                    if rank.poll() is None:
-                        rank.terminate()
-        elif time.monotonic() > deadline:
-            for rank in ranks:
-                rank.kill()
+        fresh = [n for n, rank in enumerate(ranks) if rank.poll() not in (None, 0, *EXIT.values()) and n not in failed]
+        if board is not None and word is None and not failed and time.monotonic() - looked > LOOK_S:
+            word, looked = board.heard(), time.monotonic()
+        if deadline == float("inf") and (fresh or word is not None):
+            deadline = time.monotonic() + GRACE_S
+            _end(ranks, signal.SIGTERM)
+            if board is not None and fresh and ranks[fresh[0]].returncode != PeerLost.exit_code:
+                board.tell(f"rank {first + fresh[0]}, which ended with {ranks[fresh[0]].returncode}")
+        # What ends after the first failure ends because of it or of us, unless it came at the same moment.
+        if time.monotonic() < deadline - GRACE_S + SAME_MOMENT_S:
+            failed += [n for n in fresh if not failed or ranks[n].returncode not in ENDED]
+        if time.monotonic() > deadline:
+            _end(ranks, signal.SIGKILL)
         time.sleep(0.05)
     codes = [rank.returncode for rank in ranks]
-    failed = failed if failed is not None else next((n for n, code in enumerate(codes) if code), None)
-    if failed is None:
+    failed = failed or [n for n, code in enumerate(codes) if code]
+    if word is not None:
+        sys.stderr.write(f"ended because of {word}\n")
+        return 1
+    if not failed:
         return 0
-    if failed in said:
-        sys.stderr.write(f"rank {failed}:\n{said[failed].text()}")
-    return codes[failed] if codes[failed] > 0 else 128 - codes[failed]
+    cause = next((n for n in failed if codes[n] != PeerLost.exit_code), failed[0])
+    text = said[cause].text() if cause in said else ""
+    if codes[cause] == PeerLost.exit_code:
+        if board is not None and (word := board.heard()) is not None:
+            sys.stderr.write(f"ended because of {word}\n")
+            return 1
+        hung = [first + n for n, code in enumerate(codes) if code in ENDED]
+        sys.stderr.write(text if cause in said and codes[0] != PeerLost.exit_code else "")
+        sys.stderr.write(f"rank {', '.join(map(str, hung))} did not answer and was ended\n" if hung else "")
+        return 1
+    if cause in said:
+        sys.stderr.write(f"rank {first + cause}:\n{text}")
+    return codes[cause] if codes[cause] > 0 else 128 - codes[cause]
+
+
+def _end(ranks: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:
+    for rank in ranks:
+        if rank.poll() is None:
+            rank.send_signal(number)
 
 
 class _Said:

@@ -18,7 +18,7 @@ from sanarl.runtime.folder import Found, Identity, RunFolder
 from sanarl.runtime.session import Saving, Session
 from sanarl.runtime.signals import Signals
 from sanarl.runtime.track import Tracker
-from sanarl.runtime.world import World
+from sanarl.runtime.world import World, peers_named
 from sanarl.training import plan, rl, settings
 from sanarl.training import sft as sft_loop
 from sanarl.training.build import Parts, parts
@@ -56,16 +56,17 @@ def run(
     config = loaded.config
     torch.use_deterministic_algorithms(config.train.deterministic)
     with Signals() as signals, leaving.noticed(), memory.explained():
-        world = World.start()
-        try:
+        world = World.start(config.train.rank_timeout_s)
+        with peers_named(world.size, config.train.rank_timeout_s):
             found = world.tell(_find(config, resume) if world.main else None)
             with parts(config, dataset_module, world) as made:
                 if dry_run:
                     _measure(loaded, made)
-                    return Outcome(0, None)
-                return _train(loaded, made, resume, found, signals, voice)
-        finally:
-            world.stop()
+                    outcome = Outcome(0, None)
+                else:
+                    outcome = _train(loaded, made, resume, found, signals, voice)
+        world.stop()  # after an error the end of the process tells the others, which may be waiting
+    return outcome
 
 
 def _train(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 from sanarl.errors import UserError
 from sanarl.runtime.world import is_rank
 from sanarl.training.launch import launch, processes
+from sanarl.training.nodes import Nodes
 
 LAUNCHER = """
 import sys
@@ -79,6 +81,99 @@ def test_ranks_do_not_outlive_their_launcher(waiting):
     process, pids = waiting
     process.kill()
     assert gone(pids)
+
+
+RANK = """
+import sys, time
+from sanarl.errors import UserError
+from sanarl.runtime.world import World, peers_named
+import torch
+try:
+    world = World.start(float(sys.argv[1]))
+    with peers_named(world.size, float(sys.argv[1])):
+        for number in range(10):
+            world.sum(torch.ones(1))
+            if world.rank == 2 and number == 3:
+                if sys.argv[2] == "fails":
+                    raise UserError("the disk of rank 2 is full")
+                time.sleep(600)
+except UserError as error:
+    sys.stderr.write(f"{error}\\n")
+    sys.stderr.flush()
+    import os
+    os._exit(error.exit_code)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_rank_fails_of_is_said_once_and_ends_all(capfd):
+    # Three ranks over gloo that sum for ever; the third fails, the others only lose it.
+    assert launch(3, [sys.executable, "-c", RANK, "300", "fails"]) == 2
+    said = capfd.readouterr().err
+    assert said.count("the disk of rank 2 is full") == 1
+    assert said.count("rank 2:") == 1
+    assert said.count("another rank ended") <= 1  # rank 0 speaks for itself
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_ends_all_and_is_named(capfd):
+    assert launch(3, [sys.executable, "-c", RANK, "4", "hangs"]) == 1
+    said = capfd.readouterr().err
+    assert said.count("did not answer within train.rank_timeout_s = 4") == 1
+    assert "rank 2 did not answer and was ended" in said
+    assert "Traceback" not in said
+
+
+MACHINE = """
+import sys
+from sanarl.training.launch import launch
+from sanarl.training.nodes import Nodes
+code = "import os, sys, time; r = os.environ; sys.stderr.write(r['RANK'] + r['WORLD_SIZE'] + r['LOCAL_RANK'])\\n"
+code += "sys.exit(7) if r['RANK'] == '3' and sys.argv[1] == 'fails' else time.sleep(float(sys.argv[2]))"
+nodes = Nodes(2, int(sys.argv[1]), "127.0.0.1", int(sys.argv[2]))
+sys.exit(launch(2, [sys.executable, "-c", code, *sys.argv[3:]], nodes))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "codes"), [("fails", [1, 7]), ("ends", [0, 0])])
+def test_machines_end_together(how, codes):
+    # The last rank of the second machine fails; the first machine's would sleep for minutes.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    wait = "300" if how == "fails" else "0"
+    code = [sys.executable, "-c", MACHINE]
+    machines = [
+        subprocess.Popen([*code, str(number), str(port), how, wait], stderr=subprocess.PIPE, text=True)
+        for number in range(2)
+    ]
+    said = [machine.communicate(timeout=120)[1] for machine in machines]
+    assert [machine.returncode for machine in machines] == codes, said
+    if how == "fails":
+        assert said[0].endswith("ended because of machine 1: rank 3, which ended with 7\n")
+        assert "rank 3:\n341" in said[1]
+
+
+def test_what_several_machines_are_told(monkeypatch):
+    monkeypatch.delenv("SLURM_NODEID", raising=False)
+    assert Nodes.asked(1, None, None) is None
+    assert Nodes.asked(2, "a.b:29500", 1) == Nodes(2, 1, "a.b", 29500)
+    assert Nodes.asked(2, "[::1]:29500", 0) == Nodes(2, 0, "::1", 29500)
+    monkeypatch.setenv("SLURM_NODEID", "1")
+    assert Nodes.asked(2, "a:1", None) == Nodes(2, 1, "a", 1)
+    assert Nodes.asked(2, "a:1", 0) == Nodes(2, 0, "a", 1)
+    monkeypatch.delenv("SLURM_NODEID")
+    with pytest.raises(UserError) as caught:
+        Nodes.asked(2, "a:port", None)
+    assert str(caught.value) == (
+        "--rdzv: found 'a:port'; accepted: HOST:PORT of the first machine, the same on every one; "
+        "PORT and the port after it must be free there\n"
+        "--node-rank: missing; accepted: the number of this machine from 0 (Slurm sets SLURM_NODEID)"
+    )
+    with pytest.raises(UserError, match="--node-rank: found 2; accepted: 0 to 1"):
+        Nodes.asked(2, "a:1", 2)
 
 
 def test_what_the_environment_says_of_ranks(monkeypatch):

@@ -35,6 +35,7 @@ MAY_CHANGE = (
     "train.max_skipped_steps",
     "train.optm_lr",
     "train.output_dir",
+    "train.rank_timeout_s",
     "train.resume",
     "train.save_ckpt_at_exit",
     "train.train_policy.dataloader_num_workers",

@@ -161,6 +161,8 @@ class Train(Table):
     """Stop after this many steps, whatever epoch says."""
     max_hours: Annotated[float, Field(gt=0, le=10_000)] | None = None
     """Stop after this many hours with a checkpoint, to go on later."""
+    rank_timeout_s: Annotated[float, Field(gt=0, le=604_800)] = 1800.0
+    """Seconds that ranks wait for each other, in a step or for a slow reward, before the run ends."""
     max_skipped_steps: Count = 5
     """Stop after this many steps in a row whose gradients were not finite."""
     seed: Seed = 0

@@ -1,12 +1,14 @@
 """train.fsdp_*: each case shows its key being honoured on a group of one rank, which cuts weights into one part."""
 
+import socket
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from sanarl.runtime.sharding import shard
-from sanarl.runtime.world import World
+from sanarl.runtime.world import PeerLost, World
 from sanarl.training import settings
 
 honours = pytest.mark.honours
@@ -71,3 +73,15 @@ def test_keys_of_cut_weights_are_idle_otherwise(lab):
         found = lab.idle(task, *keys, f"policy.parallelism.dp_shard_size={size}")
         assert {"train.fsdp_reduce_dtype", "train.fsdp_offload"}.issubset(found) == idle
         assert "train.fsdp_reshard_after_forward" not in found  # not given
+
+
+@honours("train.rank_timeout_s")
+def test_ranks_that_do_not_come(lab, monkeypatch):
+    # A second rank is announced and never starts.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for name, value in (("RANK", 0), ("WORLD_SIZE", 2), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(PeerLost, match=r"train.rank_timeout_s = 2; go on .* --resume auto"):
+        lab.fresh("sft", "train.rank_timeout_s=2.0")
