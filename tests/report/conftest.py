@@ -115,9 +115,12 @@ def make_samples():
     return write_samples
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """Debian's chromium without a window, with a profile of its own that is gone afterwards."""
+    """Debian's chromium without a window, with a profile of its own that is gone afterwards.
+
+    For a module, not longer: Playwright keeps an event loop running in this thread, beside which no other can run.
+    """
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as started:
