@@ -8,6 +8,7 @@ from safetensors import safe_open
 
 from sanarl.errors import UserError
 from sanarl.models.adapter import FILES, PREFIXES, LoraSettings
+from sanarl.models.native import convert_adapter
 
 
 def described(path: Path, key: str) -> LoraSettings:
@@ -29,13 +30,14 @@ def described(path: Path, key: str) -> LoraSettings:
     try:
         with safe_open(file, framework="pt") as opened:
             metadata = opened.metadata() or {}
-            ranks = {name: opened.get_slice(name).get_shape()[0] for name in opened.keys() if ".lora_A" in name}  # noqa: SIM118
+            saved = {name: opened.get_tensor(name) for name in opened.keys() if ".lora_" in name}  # noqa: SIM118
         told = _told(file, metadata)
     except Exception as error:
         raise UserError(f"{key}: {file} is no readable adapter: {error}") from error
     for prefix in PREFIXES:
-        ranks = {name.removeprefix(prefix): rank for name, rank in ranks.items()}
-    ranks = {name.partition(".lora_A")[0]: rank for name, rank in ranks.items()}
+        saved = {name.removeprefix(prefix): value for name, value in saved.items()}
+    saved = convert_adapter(saved)
+    ranks = {name.partition(".lora_A")[0]: len(value) for name, value in saved.items() if ".lora_A" in name}
     if not ranks:
         raise UserError(f"{key}: {file} holds no LoRA of a transformer (no lora_A among its tensors)")
     r = int(told.get("r") or max(ranks.values()))

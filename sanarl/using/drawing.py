@@ -11,11 +11,9 @@ from sanarl.rollout.generate import Sampler, generate
 from sanarl.runtime import memory
 from sanarl.training import settings
 from sanarl.training.fitting import check_fits
+from sanarl.using.embedded import Embedded
 from sanarl.using.prompts import Prompts
 from sanarl.using.subject import Subject
-
-AT_ONCE = 64
-"""Rows whose prompts are embedded together."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +24,7 @@ class Drawing:
     num_samples: int
     sampler: Sampler
     seed: int
+    source: Embedded
 
     def __len__(self) -> int:
         return len(self.prompts) * self.num_samples
@@ -59,7 +58,8 @@ def drawing(subject: Subject, prompts: Prompts, num_samples: int, seed: int | No
     sampler = settings.evaluation_sampler(config, model.flow_shift)
     at_once = min(sampler.mini_batch, len(prompts) * num_samples)
     check_fits(model, config, at_once, model.transformer.device)
-    return Drawing(prompts, num_samples, sampler, config.train.seed if seed is None else seed)
+    source = Embedded(subject.policy, prompts.texts)
+    return Drawing(prompts, num_samples, sampler, config.train.seed if seed is None else seed, source)
 
 
 def drawn(
@@ -77,18 +77,11 @@ def drawn(
 def _drawn(
     subject: Subject, which: str, drawing: Drawing, batches: Sequence[list[int]]
 ) -> Iterator[tuple[list[int], Tensor]]:
-    at_once = max(AT_ONCE // drawing.sampler.mini_batch, 1)
-    for start in range(0, len(batches), at_once):
-        rows = [row for batch in batches[start : start + at_once] for row in batch]
+    for rows in batches:
         ids = torch.tensor(rows, dtype=torch.int64)
+        prompts = [drawing.prompt(row) for row in rows]
+        groups = ids // drawing.num_samples
+        asked = (prompts, ids, groups, drawing.sampler, drawing.key, drawing.first(rows))
         with subject.policy.using(subject.values[which]):
-            for part, _, media in generate(
-                subject.policy,
-                [drawing.prompt(row) for row in rows],
-                ids,
-                ids // drawing.num_samples,
-                drawing.sampler,
-                drawing.key,
-                drawing.first(rows),
-            ):
-                yield ids[part].tolist(), media
+            ((_, _, media),) = generate(drawing.source, *asked)
+        yield rows, media

@@ -1,5 +1,6 @@
 """sanarl export: what it wrote is loaded here once more, without its own check, and what is wrong is refused."""
 
+import json
 import shutil
 
 import pytest
@@ -60,6 +61,19 @@ def test_a_checkpoint_alone_is_exported(baseline, sanarl, tmp_path):
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)
     assert "held-out reward" in (run / "export/diffusers_step_4/README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("frames", [5], indirect=True)
+def test_a_run_of_clips_is_exported_and_scored(baseline, sanarl, tmp_path):
+    # Reference: the command's own proof; eval/reward of the run's last evaluation.
+    run = baseline("nft")
+    for target in ("diffusers", "peft"):
+        done = sanarl("export", run.folder, "--to", target, "--step", "last", "--out", tmp_path / target)
+        assert done.code == 0, done.err
+    done = sanarl("eval", run.folder, "--step", "last", "--num-samples", 2, "--out", tmp_path / "eval", "--json")
+    assert done.code == 0, done.err
+    (row,) = json.loads(done.out)["rewards"].values()
+    assert row["trained"]["mean"] == pytest.approx(run.metrics[-1]["eval/reward"], rel=1e-6)
 
 
 @pytest.mark.parametrize("target", ["diffusers", "peft"])

@@ -43,6 +43,30 @@ def test_samples_of_a_run_are_those_of_its_evaluation(task, baseline, sanarl, tm
     assert any((pixels(tmp_path / "last")[n] != picture).any() for n, picture in pixels(tmp_path / "0").items())
 
 
+def decoded(path):
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+@pytest.mark.parametrize("frames", [5], indirect=True)
+def test_clips_of_a_run_are_those_of_its_evaluation(baseline, sanarl, tmp_path):
+    # Reference: the clips that the run's last evaluation wrote, frame by frame; they are encoded the same way.
+    run = baseline("nft")
+    asked = ["--run", run.folder, "--step", "last", "--prompts", "validation", "--num-samples", 2]
+    done = sanarl("sample", *asked, "--compare", "--out", tmp_path)
+    assert done.code == 0, done.err
+    for which, step in (("base", 0), ("trained", 4)):
+        found = sorted((tmp_path / which).glob("*.mp4"))
+        expected = sorted((run.folder / "samples" / f"step_{step:06d}").glob("*.mp4"))
+        assert len(found) == len(expected) == 6
+        for mine, theirs in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(decoded(mine), decoded(theirs))
+    beside = decoded(sorted((tmp_path / "side_by_side").glob("*.mp4"))[0])
+    assert beside.shape == (5, 32, 64, 3)
+    with av.open(str(found[0])) as container:
+        assert container.metadata["step"] == "4"
+
+
 @pytest.mark.parametrize("task", ["sft", "nft"])
 def test_a_checkpoint_alone_is_enough(task, baseline, sanarl, tmp_path):
     # Reference: as above.
