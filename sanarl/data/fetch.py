@@ -126,7 +126,7 @@ SETS: dict[str, PromptSet] = {
     ),
     "drawbench": PromptSet(
         "DrawBench's prompts, to evaluate on: there is no training set",
-        f"{APACHE}; DrawBench, which they are from: none stated",
+        f"{APACHE}; DrawBench, which they are from: none found stated",
         (
             File(
                 TEST,
