@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # One thread a process: small tensors are slower with more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-fast lint setup setup-dev docs docs-site clean
+.PHONY: demo test test-fast lint setup setup-dev docs docs-site presets clean
 
 demo: setup
 	$(BIN)/sanarl train --config tiny-image-nft.toml
@@ -30,6 +30,9 @@ docs: setup-dev
 
 docs-site: setup-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+presets: setup-dev
+	$(BIN)/python -m sanarl.config.make_presets
 
 setup:
 	@scripts/setup.sh $(VENV)

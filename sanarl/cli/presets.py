@@ -2,24 +2,47 @@
 
 import difflib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sanarl.cli.completion import configurations, names
+
+if TYPE_CHECKING:
+    from sanarl.config import Config
 
 presets = typer.Typer(help="The presets that are shipped.", no_args_is_help=True)
 
 
 @presets.command("list")
 def list_presets() -> None:
-    """Name every preset with its task and its model."""
+    """Name every preset with its task and its model, where to start, and what it needs that is not everywhere."""
     from sanarl.cli.voice import columns
     from sanarl.config import load, preset_names
 
     configs = {name: load(name).config for name in preset_names()}
-    rows = [(name, config.task, config.policy.model_name_or_path) for name, config in configs.items()]
-    columns(rows, ("bold", "cyan", ""))
+    rows = [
+        (name, config.task, config.policy.model_name_or_path, remark)
+        for (name, config), remark in zip(configs.items(), _remarks(configs), strict=True)
+    ]
+    columns(rows, ("bold", "cyan", "", "yellow"))
+
+
+def _remarks(configs: "dict[str, Config]") -> list[str]:
+    """Where to start, and what a preset needs, with what of it is not here."""
+    from sanarl.config.sol_rl import START
+    from sanarl.runtime import engines
+
+    here = engines.machine() if any(engines.needs(config) for config in configs.values()) else None
+    remarks = []
+    for name, config in configs.items():
+        remark = "start here" if name in START else ""
+        if here is not None and (asked := engines.needs(config)):
+            remark = f"needs {asked}"
+            reasons = dict.fromkeys(lack.reason for lack in engines.lacking(config, here).values())
+            remark += f"; here: {'; '.join(reasons)}" if reasons else ""
+        remarks.append(remark)
+    return remarks
 
 
 @presets.command()

@@ -79,10 +79,6 @@ def _native(config: Config) -> Iterator[Finding]:
         return
     if policy.model_name_or_path.startswith("hf://"):
         yield fault(about, f"found {named}; after hf://owner/repo/ accepted a file that ends in .pth")
-    for name in ("base_pipeline", "native_config"):
-        if getattr(policy, name) is not None:
-            text = f"found {shown(getattr(policy, name))}; only with a .pth as {about}, and {named} is a pipeline"
-            yield fault(f"policy.{name}", text, about)
 
 
 def _adapter_sft(config: Config, _: Set[str]) -> Iterator[Finding]:

@@ -86,6 +86,7 @@ def _idle(config: Config) -> Iterator[str]:
     yield from () if config.policy.diffusers.is_video else ONLY_VIDEO
     yield from check_rollout.idle(config) if config.is_rl else ()
     yield from () if config.policy.lora is None and config.policy.parallelism.dp_shard_size > 1 else ONLY_SHARDED
+    yield from () if config.is_native else ("policy.base_pipeline", "policy.native_config")
     trained = config.is_rl and config.grpo.use_remote_reward
     asked = config.validation.use_remote_reward
     yield from (

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from sanarl.config import sol_rl
 from sanarl.config.faults import ConfigError, Fault, shown
 
 LARGEST_FILE = 1 << 20
@@ -33,6 +34,8 @@ class Source:
     text: str
     tree: dict[str, Any]
     had_mark: bool
+    meant: str | None = None
+    """The preset that a name of Sol-RL's stands for."""
 
 
 def preset_folder() -> Path:
@@ -45,6 +48,12 @@ def preset_folder() -> Path:
 def preset_names() -> list[str]:
     """Names of the shipped presets, without .toml."""
     return sorted(path.stem for path in preset_folder().glob("*.toml"))
+
+
+def plain_names() -> str:
+    """The shipped presets in a line; Sol-RL's families by one name."""
+    plain = [name for name in preset_names() if name not in sol_rl.names()]
+    return f"{', '.join(plain)} and sana-image-nft-FAMILY-REWARD (sanarl presets list)"
 
 
 def find(source: str | Path) -> tuple[Path, str]:
@@ -67,7 +76,7 @@ def find(source: str | Path) -> tuple[Path, str]:
     except (OSError, ValueError) as error:
         raise _fail(name, f"cannot be looked up ({_reason(error)})") from error
     near = difflib.get_close_matches(path.name.removesuffix(".toml").lower(), preset_names(), n=1, cutoff=0.5)
-    advice = f"did you mean the preset {near[0]}?" if near else f"presets: {', '.join(preset_names())}"
+    advice = f"did you mean the preset {near[0]}?" if near else f"presets: {plain_names()}"
     raise _fail(name, f"no such file, and no preset of that name; {advice}")
 
 
@@ -85,7 +94,9 @@ def _short(path: Path) -> str:
 
 def read(source: str | Path) -> Source:
     """Find, decode and parse. Raises ConfigError with one fault."""
-    path, name = find(source)
+    meant = sol_rl.resolve(str(source))
+    meant = None if meant is not None and Path(source).is_file() else meant
+    path, name = find(meant or source)
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST_FILE + 1)
@@ -101,7 +112,7 @@ def read(source: str | Path) -> Source:
     text = decoded.removeprefix("\ufeff")
     if not text.strip():
         raise _fail(name, "is empty; `sanarl presets list` shows presets to start from")
-    return Source(path, name, text, parse(text, name), had_mark=text != decoded)
+    return Source(path, name, text, parse(text, name), had_mark=text != decoded, meant=meant)
 
 
 def parse(text: str, name: str) -> dict[str, Any]:

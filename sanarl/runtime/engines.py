@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from importlib import util
 
+from sanarl.config import Config, load, preset_names
 from sanarl.runtime import hardware
 from sanarl.runtime.hardware import FP8_CAPABILITY, NVFP4_CAPABILITY
 from sanarl.runtime.requirements import install_line
@@ -84,6 +85,43 @@ def missing(mode: str, here: Machine) -> Missing | None:
         install = install_line("sanarl[nvfp4]")
         return Missing(mode, "TransformerEngine is not installed", "compile_fp8", install)
     return None
+
+
+def asked(config: Config) -> dict[str, str]:
+    """The modes that a configuration samples with, by key; a compiled decoder needs what ``compile`` needs."""
+    if not config.is_rl:
+        return {}
+    rollout = config.rollout
+    modes: dict[str, str] = {"rollout.engine.mode": rollout.engine.mode}
+    if rollout.preview.num_steps:
+        modes["rollout.preview.mode"] = rollout.preview.mode
+    if rollout.engine.decode_compile:
+        modes["rollout.engine.decode_compile"] = "compile"
+    return modes
+
+
+def needs(config: Config) -> str:
+    """What a configuration's modes need, in words; empty when they run anywhere."""
+    return ", ".join(dict.fromkeys(NEEDS[mode] for mode in asked(config).values() if NEEDS[mode]))
+
+
+def lacking(config: Config, here: Machine) -> dict[str, Missing]:
+    """What a machine lacks for a configuration, by key."""
+    found = {key: missing(mode, here) for key, mode in asked(config).items()}
+    return {key: lack for key, lack in found.items() if lack is not None}
+
+
+def verdicts(here: Machine) -> list[tuple[str, bool, str]]:
+    """Every shipped preset that needs something, those that need the same in one row: name, whether it runs, words."""
+    rows: dict[str, tuple[str, bool, str]] = {}
+    for name in preset_names():
+        config = load(name).config
+        if not (asked := needs(config)):
+            continue
+        lacks = dict.fromkeys(str(lack) for lack in lacking(config, here).values())
+        family = f"{name.rpartition('-')[0]}-*"
+        rows[family] = (family, not lacks, "; ".join(lacks) or f"can run here: {asked}")
+    return list(rows.values())
 
 
 def _dotted(capability: tuple[int, int]) -> str:

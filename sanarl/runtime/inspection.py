@@ -93,6 +93,7 @@ def inspect(folder: Path) -> Report:
         check("Hugging Face hub", "token", hub_token),
         check("wandb", "login", wandb_login),
         check("embedded model", "tiny-image", lambda: embedded(package / "assets" / "tiny-image")),
+        *presets(),
     )
     return Report(
         version=sanarl.__version__,
@@ -106,6 +107,17 @@ def inspect(folder: Path) -> Report:
         precisions=precisions,
         problems=problems(project, packages, precisions),
     )
+
+
+def presets() -> tuple[Check, ...]:
+    """The shipped presets that not every machine can run; none is needed, so what is missing is no fault."""
+    from sanarl.runtime import engines
+
+    try:
+        rows = engines.verdicts(engines.machine())
+    except Exception as error:
+        return (Check("presets", "with rollout engines", None, f"could not be found out: {why(error)}"),)
+    return tuple(Check("presets", name, True if able else None, words) for name, able, words in rows)
 
 
 def check(section: str, name: str, probe: Callable[[], Answer]) -> Check:

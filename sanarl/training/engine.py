@@ -97,16 +97,9 @@ def check(config: Config) -> None:
     Raises:
         UserError: naming for every key what is missing, how to get it and what to use instead.
     """
-    rollout = config.rollout
-    asked = {"rollout.engine.mode": rollout.engine.mode}
-    if rollout.preview.num_steps:
-        asked["rollout.preview.mode"] = rollout.preview.mode
-    if rollout.engine.decode_compile:
-        asked["rollout.engine.decode_compile"] = "compile"
-    if not config.is_rl or not any(engines.NEEDS[mode] for mode in asked.values()):
+    if not engines.needs(config):
         return
-    here = engines.machine()
-    faults = [f"{key}: {fault}" for key, mode in asked.items() if (fault := engines.missing(mode, here)) is not None]
+    faults = [f"{key}: {lack}" for key, lack in engines.lacking(config, engines.machine()).items()]
     if faults:
         raise UserError("\n".join(faults))
 
