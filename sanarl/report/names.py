@@ -51,7 +51,7 @@ METRICS: dict[str, str] = {
     "eval/*": "held-out mean of one scorer, or of one of its further scores",
     "guards/reward": "reward on the guards' fixed prompts",
     "guards/diversity": "as media/diversity, on the guards' prompts",
-    "guards/drift": "squared distance of the velocity from the reference's, on the guards' prompts",
+    "guards/drift": "distance of velocities from the reference's, as a share of their size",
     "guards/edge_density": "share of pixels at an edge",
     "guards/colour_entropy": "entropy of the colours, in bits",
     "guards/saturation": "mean saturation of the colours",
