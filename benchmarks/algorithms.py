@@ -1,6 +1,7 @@
 """DiffusionNFT and Flow-GRPO on the same tiny task: reward against samples and against seconds.
 
-    python benchmarks/algorithms.py [--seeds 0 1 2] [--algorithms nft flowgrpo] [--runs FOLDER] [--jobs N] [--write]
+    python benchmarks/algorithms.py [--seeds 0 1 2] [--algorithms nft flowgrpo] [--steps N] [--runs FOLDER] [--jobs N]
+                                    [--write]
 
 Both presets start from the same model, see the same prompts and are judged on the same held-out prompts (split test, on
 which nothing was chosen) from the same noise. Every run is a process of its own with one thread; --runs keeps them and
@@ -38,10 +39,15 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def train(algorithm: str, seed: int, folder: Path) -> None:
+def train(algorithm: str, seed: int, steps: int, folder: Path) -> None:
     """One run; beside its metrics, cpu.json holds the process's CPU seconds at each of their lines."""
-    sets = [f"train.seed={seed}", f"train.output_dir={folder}", f"validation.freq={EVERY}"]
-    sets += ["train.ckpt.enable_checkpoint=false", "rollout.n_generation_mini_batch=64"]
+    sets = [
+        f"train.seed={seed}",
+        f"train.output_dir={folder}",
+        f"validation.freq={EVERY}",
+        f"train.max_num_steps={steps}",
+    ]
+    sets += ["train.ckpt.enable_checkpoint=false", "rollout.n_generation_mini_batch=64", "guards.enable=false"]
     command = [sys.executable, "-m", "sanarl", "train", "--config", f"tiny-image-{algorithm}"]
     command += [part for item in sets for part in ("--set", item)]
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
@@ -56,10 +62,11 @@ def train(algorithm: str, seed: int, folder: Path) -> None:
     (folder / "cpu.json").write_text(json.dumps(seen), encoding="utf-8")
 
 
-def outcome(algorithm: str, seed: int, folder: Path) -> dict:
-    """What a complete run left, in figures."""
+def outcome(algorithm: str, seed: int, num_steps: int, folder: Path) -> dict:
+    """What a run left, in figures, up to a step. A longer run is the same until then: no schedule knows its length."""
     lines = [json.loads(line) for line in next(folder.glob("*/metrics.jsonl")).read_text("utf-8").splitlines()]
-    cpu = json.loads((folder / "cpu.json").read_text("utf-8"))
+    lines = lines[: num_steps + 1]
+    cpu = json.loads((folder / "cpu.json").read_text("utf-8"))[: num_steps + 1]
     evaluations = [line for line in lines if "eval/reward" in line]
     plain = [b - a for a, b, line in zip(cpu, cpu[1:], lines[1:], strict=False) if "eval/reward" not in line]
     seconds = statistics.median(plain)
@@ -136,6 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--algorithms", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--runs", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--write", action="store_true")
@@ -143,10 +151,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         place = asked.runs or Path(scratch)
         wanted = {(a, s): place / f"{a}-{s}" for s in asked.seeds for a in asked.algorithms}
-        missing = [(*key, folder) for key, folder in wanted.items() if not (folder / "cpu.json").exists()]
+        missing = [(*key, asked.steps, folder) for key, folder in wanted.items() if not (folder / "cpu.json").exists()]
         with ThreadPoolExecutor(asked.jobs) as pool:
             list(pool.map(lambda job: train(*job), missing))
-        runs = [outcome(*key, folder) for key, folder in wanted.items()]
+        runs = [outcome(*key, asked.steps, folder) for key, folder in wanted.items()]
     report(runs, asked.write)
     risen = [run["rise"] >= WANTED_RISE and run["cpu_seconds_of_the_run"] <= WITHIN_S for run in runs]
     sys.exit(not all(risen))

@@ -61,7 +61,7 @@ def test_the_comparison_of_algorithms_is_drawn_from_its_runs(tmp_path):
     lines = [{"step": 0, **seen[0]}, {"step": 1, **step}, {"step": 2, **step, **seen[1]}]
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     (tmp_path / "cpu.json").write_text("[10.0, 12.0, 20.0]", encoding="utf-8")
-    runs = [algorithms.outcome(name, 0, tmp_path) for name in ("nft", "flowgrpo")]
+    runs = [algorithms.outcome(name, 0, 2, tmp_path) for name in ("nft", "flowgrpo")]
     assert [runs[0][key] for key in ("steps", "samples", "cpu_seconds", "reward", "rise")] == [
         [0, 2],
         [0, 16],
