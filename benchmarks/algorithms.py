@@ -101,7 +101,7 @@ def panel(runs: list[dict], across: str, title: str, left: int) -> list[str]:
     """Reward against one axis: every seed thin, the mean of the seeds thick."""
     width, height, top, bottom = 300, 220, 30, 40
     far = max(run[across][-1] for run in runs)
-    low, high = 0.35, 0.8
+    low, high = 0.3, 0.7
 
     def at(x: float, y: float) -> str:
         return f"{left + 45 + x / far * width:.1f},{top + (high - y) / (high - low) * height:.1f}"
@@ -114,7 +114,7 @@ def panel(runs: list[dict], across: str, title: str, left: int) -> list[str]:
         return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>'
 
     parts = [text(left + 45 + width / 2, top + height + bottom - 4, title)]
-    for level in (0.4, 0.5, 0.6, 0.7, 0.8):
+    for level in (0.3, 0.4, 0.5, 0.6, 0.7):
         x, y = (float(v) for v in at(0, level).split(","))
         parts += [f'<path d="M{x:.1f} {y:.1f}h{width}" stroke="#ddd"/>', text(x - 6, y + 4, f"{level:.1f}", "end")]
     for share in (0, 0.5, 1):
