@@ -1,6 +1,7 @@
 """What the commands that use a model share: how it is named, and what can be said about its sampling."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,9 +75,15 @@ def overrides(
     return tuple(found)
 
 
-def is_run(name: str) -> bool:
-    """Whether a name is that of a run's folder, rather than of a model."""
-    return (Path(name) / "config.json").is_file() and not (Path(name) / "model_index.json").is_file()
+def newest(path: Path) -> Path:
+    """A run's folder as it is; of a folder of runs the newest one, with a line that says so."""
+    if (path / "config.json").is_file() or (path / "model_index.json").is_file():
+        return path
+    runs = sorted(path.glob("*/config.json"), key=lambda file: file.stat().st_mtime)
+    if not runs:
+        return path
+    print(f"{path} holds {len(runs)} run(s); taking the newest, {runs[-1].parent.name}", file=sys.stderr)
+    return runs[-1].parent
 
 
 def either(name: str, lora: Path | None, step: str | None, changes: tuple[str, ...]) -> "Asked":
@@ -88,11 +95,12 @@ def either(name: str, lora: Path | None, step: str | None, changes: tuple[str, .
     from sanarl.errors import UserError
     from sanarl.using.subject import Asked
 
-    if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in ("config.json", "model_index.json")):
+    folder = newest(Path(name))
+    is_model = (folder / "model_index.json").is_file()
+    if folder.is_dir() and not is_model and not (folder / "config.json").is_file():
         raise UserError(
             f"{name}: holds neither a run (config.json) nor a model of diffusers (model_index.json); a run's folder is "
             "the one with the time as its name"
         )
-
-    run = Path(name) if is_run(name) else None
+    run = folder if folder.is_dir() and not is_model else None
     return Asked(run, None if run is not None else name, lora, step, changes)

@@ -24,6 +24,7 @@ def export(
 
     if to not in ("diffusers", "peft"):
         raise UserError(f"--to: found {to!r}; accepted: diffusers or peft")
+    run = options.newest(run)
     asked = Asked(run, None, None, step, ())
     check(asked)
 

@@ -45,7 +45,7 @@ def sample(
     from sanarl.using.subject import Asked
 
     changes = options.overrides(set_, steps, guidance, solver, flow_shift, size, frames, batch_size)
-    asked = Asked(run, model, lora, step, changes)
+    asked = Asked(None if run is None else options.newest(run), model, lora, step, changes)
     if (prompts is None) == (not prompt):
         raise UserError("say what to draw: --prompt TEXT (as often as you like), or --prompts FILE or NAME")
 

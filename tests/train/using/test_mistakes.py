@@ -130,8 +130,8 @@ def no_such_run(desk):
 
 
 @mistake
-def folder_of_runs(desk):
-    return desk.sample("--run", desk.run.parent)
+def folder_of_nothing(desk):
+    return desk.sample("--run", desk.folder("empty"))
 
 
 @mistake

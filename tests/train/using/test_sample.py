@@ -103,6 +103,15 @@ def test_base_and_trained_side_by_side(baseline, sanarl, tmp_path):
     assert (tmp_path / "sheet.png").is_file()
 
 
+def test_a_folder_of_runs_stands_for_its_newest(baseline, sanarl, tmp_path):
+    run = baseline("nft").folder
+    done = sanarl("sample", "--run", run.parent, "--prompt", "a red circle", "--out", tmp_path)
+    assert done.code == 0
+    assert f"taking the newest, {run.name}" in done.err
+    (file,) = tmp_path.glob("*.png")
+    assert opened(file)[1]["adapter"].startswith(str(run))
+
+
 def test_a_file_says_how_it_was_made(baseline, sanarl, tmp_path):
     # Reference: the run's TOML by hand, and the arguments; the file is drawn again from what it says.
     run = baseline("nft")
