@@ -9,6 +9,7 @@ from sanarl.importing import nearest
 from sanarl.rewards.weights import WEIGHTS, Weights, needed
 
 _SHA256, _SHA1 = 64, 40
+TIMEOUT_S = 10.0
 
 
 def fetch(
@@ -45,9 +46,12 @@ def _listed(weights: Weights, endpoint: str | None) -> list[str]:
     """The files of a repository to fetch: of alternatives the first that is there."""
     from fnmatch import fnmatch
 
-    from huggingface_hub import HfApi
+    import httpx
+    from huggingface_hub import HfApi, constants
 
     try:
+        if not constants.HF_HUB_OFFLINE:  # asked once: the hub's own client tries again for half a minute
+            httpx.head(f"{endpoint or constants.ENDPOINT}/api/models/{weights.repo}", timeout=TIMEOUT_S)
         there = HfApi(endpoint=endpoint).list_repo_files(weights.repo)
     except Exception as error:
         raise _unreachable(weights, error) from error

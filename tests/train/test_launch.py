@@ -194,3 +194,17 @@ def test_what_the_environment_says_of_ranks(monkeypatch):
 def test_nproc_is_a_number_or_auto(nproc):
     with pytest.raises(UserError, match="--nproc: found"):
         processes(nproc)
+
+
+@pytest.mark.slow
+def test_code_that_leaves_in_the_middle_of_a_run_ends_it_with_1(toml, tmp_path):
+    # A reward that ends the process with os._exit(0), which no handler sees.
+    reward = tmp_path / "leaves.py"
+    reward.write_text("import os\n\n\ndef leaves(media, prompts, metadata):\n    os._exit(0)\n", encoding="utf-8")
+    file = tmp_path / "preset.toml"
+    file.write_text(toml("nft", tmp_path / "out"), encoding="utf-8")
+    keys = ["--set", f'train.train_policy.reward_function={{ "{reward}:leaves" = 1.0 }}']
+    command = [sys.executable, "-m", "sanarl", "train", "--config", str(file), *keys]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 1
+    assert f"{reward}:5: os._exit(0) ended the process before the run had finished" in done.stderr

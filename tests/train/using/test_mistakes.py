@@ -333,6 +333,12 @@ def hub_away(desk):
 
 
 @mistake
+def hub_away_for_weights(desk):
+    desk.hub("http://127.0.0.1:1")
+    return desk.sanarl("reward", "fetch", "hpsv2")
+
+
+@mistake
 def hub_turned_off(desk):
     desk.hub("http://127.0.0.1:1", offline=True)
     return desk.sample("--model", "somebody/another-model")
