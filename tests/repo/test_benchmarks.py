@@ -87,3 +87,25 @@ def test_every_stage_of_the_rollout_benchmark(tmp_path, capsys):
         assert 0 < stage["velocity_error"] < 0.3
     assert found["stages"][1]["velocity_error"] < 1e-5  # a copy in float32
     assert "full / baseline" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_how_previews_rank_is_measured(tmp_path, capsys):
+    fidelity = loaded("fidelity")
+    sizes = ["--seeds", "0", "--prompts", "2", "--candidates", "4"]
+    fidelity.main(["ranks", *sizes, "--write", str(tmp_path)])
+    (file,) = tmp_path.iterdir()
+    found = json.loads(file.read_text())
+    assert found["means"].keys() == fidelity.PREVIEWS.keys()
+    assert found["means"]["again"]["kendall"] == pytest.approx(1.0)
+    assert "in 12 linear layers" in found["layers"]["emulated_nvfp4"]
+    assert "emulated FP8" in capsys.readouterr().out
+
+
+def test_the_plot_of_pools_is_drawn_from_its_runs():
+    # Reference: by hand. Two pools, two seeds, and a mean each.
+    rewards = {"24": {"0": [0.1, 0.2], "1": [0.2, 0.3]}, "96": {"0": [0.1, 0.4], "1": [0.3, 0.5]}}
+    lines = ElementTree.fromstring(loaded("fidelity").picture(rewards)).findall(".//{*}polyline")
+    assert len(lines) == 2 * (2 + 1)
+    ends = [float(line.get("points").split()[-1].split(",")[1]) for line in lines]
+    assert min(ends) == 28.0  # 0.5, the highest, ends at the top
