@@ -93,6 +93,7 @@ def inspect(folder: Path) -> Report:
         check("Hugging Face hub", "token", hub_token),
         check("wandb", "login", wandb_login),
         check("embedded model", "tiny-image", lambda: embedded(package / "assets" / "tiny-image")),
+        check("embedded model", "tiny-video", lambda: embedded(package / "assets" / "tiny-video")),
         *presets(),
     )
     return Report(

@@ -1,6 +1,7 @@
 """Runs whose clips start from a picture: their data, previews, exports and samples."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -115,3 +116,16 @@ def test_sampling_starts_from_a_picture(started, tmp_path, monkeypatch, capsys):
     code, said = sample("--prompt", "a red circle moving up")
     assert code == 2
     assert "name it with --image" in said
+
+
+def test_the_cards_code_runs(started, tmp_path, monkeypatch):
+    # What it shows is a clip of the run's size; writing it is diffusers' business.
+    from diffusers import utils
+
+    folder, shown = started["sft"].folder / "safetensors" / "step_2", []
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    Image.new("RGB", (40, 40), (255, 0, 0)).save(tmp_path / "first_frame.png")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(utils, "export_to_video", lambda clip, path, fps: shown.append((len(clip), path, fps)))
+    exec(code.replace("PATH", str(folder)), {})
+    assert shown == [(5, "clip.mp4", 8)]
