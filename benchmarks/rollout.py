@@ -329,7 +329,7 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--batch", type=int, default=24)
     parser.add_argument("--repeat", type=int, default=2, help="rollouts that a median is of")
-    parser.add_argument("--limit", type=float, default=110.0, help="seconds that a stage may take")
+    parser.add_argument("--limit", type=float, default=95.0, help="seconds that a stage may take")
     parser.add_argument("--text-layers", type=int, default=2)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--write", type=Path, nargs="?", const=RESULTS)

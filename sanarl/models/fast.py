@@ -147,7 +147,7 @@ class FastBlock(nn.Module):
         query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (query, key, value))
         mixed = query @ (key.transpose(2, 3) @ value)  # (B, heads, N, D)
         # The matrix may not round the numerator's weights any more than the denominator's sum: that one is exact.
-        total = query.float() @ key.float().sum(2).unsqueeze(3)  # (B, heads, N, 1)
+        total = (query.float() * key.float().sum(2, keepdim=True)).sum(3, keepdim=True)  # (B, heads, N, 1)
         return self.proj((mixed.float() / (total + EPS)).to(x.dtype).transpose(1, 2).flatten(2))
 
     def _feed_forward(self, x: Tensor, height: int, width: int) -> Tensor:

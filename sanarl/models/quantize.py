@@ -18,7 +18,7 @@ Format = Literal["fp8", "nvfp4", "emulated_fp8", "emulated_nvfp4"]
 
 NAMES: dict[Format, str] = {
     "fp8": "FP8 (E4M3, a scale a row)",
-    "nvfp4": "NVFP4 (TransformerEngine)",
+    "nvfp4": "NVFP4 (TransformerEngine; never run by its authors)",
     "emulated_fp8": "emulated FP8 (E4M3, a scale a row)",
     "emulated_nvfp4": "emulated NVFP4 (E2M1 in blocks of 16)",
 }
