@@ -9,12 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from types import FrameType
 from typing import IO
 
 import torch
 
-from sanarl.config import Loaded
+from sanarl.config import Loaded, Note
 from sanarl.errors import UserError
 from sanarl.runtime.console import Voice
 from sanarl.runtime.signals import EXIT
@@ -63,6 +64,8 @@ def main(
     Raises:
         UserError: for whatever the user can mend.
     """
+    if not is_rank() and (hint := idle_gpus(nproc)) is not None:
+        loaded = replace(loaded, notes=(*loaded.notes, Note("info", hint)))
     if is_rank() or ((count := processes(nproc)) == 1 and nodes is None):
         return run.run(loaded, dataset_module, resume, dry_run, voice).exit_code
     refuse_unsupported(loaded.config)
@@ -87,6 +90,14 @@ def processes(nproc: str | None) -> int:
     if gpus and count > gpus:
         raise UserError(f"--nproc: found {count}, but this machine has {gpus} GPU(s)")
     return count
+
+
+def idle_gpus(nproc: str | None) -> str | None:
+    """A hint for a person who said nothing about processes where there are several GPUs."""
+    gpus = torch.cuda.device_count()
+    if gpus < 2 or nproc is not None or "NPROC_PER_NODE" in os.environ:
+        return None
+    return f"one of {gpus} GPUs is used; --nproc auto or NPROC_PER_NODE={gpus} uses all, with the same numbers"
 
 
 def launch(count: int, command: list[str], nodes: Nodes | None = None) -> int:

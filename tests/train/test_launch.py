@@ -11,7 +11,7 @@ import pytest
 
 from sanarl.errors import UserError
 from sanarl.runtime.world import is_rank
-from sanarl.training.launch import launch, processes
+from sanarl.training.launch import idle_gpus, launch, processes
 from sanarl.training.nodes import Nodes
 
 LAUNCHER = """
@@ -208,3 +208,17 @@ def test_code_that_leaves_in_the_middle_of_a_run_ends_it_with_1(toml, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 1
     assert f"{reward}:5: os._exit(0) ended the process before the run had finished" in done.stderr
+
+
+def test_processes_by_default(monkeypatch):
+    # NPROC_PER_NODE, else one; with several GPUs a person who said nothing hears of them. No GPU is asked.
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.delenv("NPROC_PER_NODE", raising=False)
+    assert processes(None) == 1
+    assert idle_gpus(None) == "one of 8 GPUs is used; --nproc auto or NPROC_PER_NODE=8 uses all, with the same numbers"
+    assert idle_gpus("1") is None
+    assert processes("auto") == 8
+    monkeypatch.setenv("NPROC_PER_NODE", "4")
+    assert (processes(None), processes("2"), idle_gpus(None)) == (4, 2, None)
+    with pytest.raises(UserError, match=r"found 9, but this machine has 8 GPU\(s\)"):
+        processes("9")
