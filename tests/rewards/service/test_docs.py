@@ -133,7 +133,8 @@ def test_the_commands_of_the_page(make_service, tmp_path, monkeypatch, capsys):
     words = shlex.split(command.replace("\\\n", " "))
     assert words[:4] == ["sanarl", "train", "--config", "tiny-image-nft.toml"]
     remote = [word for word in words[4:] if word != "--set"]
-    short = ["train.max_num_steps=1", "validation.enable=false", "train.train_batch_per_replica=16"]
+    short = ["train.max_num_steps=1", "validation.enable=false", "guards.enable=false"]
+    short += ["train.train_batch_per_replica=16"]
     short += ["train.train_policy.batch_size_per_optimize=16"]
     metrics = []
     for into, overrides in (("remote", remote), ("local", [])):

@@ -23,6 +23,7 @@ SHORT = [
     "validation.enable=false",
     "policy.diffusers.sample.num_steps=4",
     "train.ckpt.export_safetensors=false",
+    "guards.enable=false",
 ]
 
 
@@ -113,7 +114,12 @@ def test_sana_image_nft_as_it_stands_by_our_service(go, service, tmp_path, monke
         (prompts / f"{split}.txt").write_text("a red circle\na blue square\n")
     small = ["policy.model_name_or_path='tiny-image'", "policy.diffusers.inference_size=[64, 64]", "logging.logger=[]"]
     small += ["policy.diffusers.max_prompt_length=12", "train.param_dtype='float32'", "train.max_num_steps=2"]
-    small += ["train.train_batch_per_replica=4", "rollout.n_generation=2", "policy.diffusers.dtype='float32'"]
+    small += [
+        "guards.enable=false",
+        "train.train_batch_per_replica=4",
+        "rollout.n_generation=2",
+        "policy.diffusers.dtype='float32'",
+    ]
     small += [f"train.train_policy.dataset.local_dir='{prompts}'"]
     before = service.get("/metrics")[1]
     metrics, _, log, _ = go("sana-image-nft", "sana", *small)
