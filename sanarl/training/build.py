@@ -172,6 +172,7 @@ def parts(
         model = cached(load(model_settings(config), world.device), config)
         check_fits(model, config, settings.decoded_at_once(config), world.device)
         policy = build_policy(config, model, world)
+        engine.check_scale(config, model.latent_shape)
         copies = engine.build(policy, settings.replicas(config), settings.decoding(config))
         held_out = _held_out(config, prompts, model, rewards.get(evaluated))
         watch = watching.watch(config, fixed, model, rewards.get(watched)) if fixed else None

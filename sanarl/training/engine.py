@@ -104,6 +104,20 @@ def check(config: Config) -> None:
         raise UserError("\n".join(faults))
 
 
+def check_scale(config: Config, cells: tuple[int, ...]) -> None:
+    """Latents (..., H, W) of a preview that is decoded at half size must have halves.
+
+    Raises:
+        UserError: when they have not.
+    """
+    preview = config.rollout.preview
+    if config.is_rl and preview.num_steps and any(edge * preview.decode_scale % 1 for edge in cells[-2:]):
+        raise UserError(
+            f"rollout.preview.decode_scale: found {preview.decode_scale}; latents of {cells[-2]} x {cells[-1]} cells "
+            "cannot be halved: accepted 1.0, or an inference_size of twice as many pixels"
+        )
+
+
 def build(policy: Policy, settings: list[ReplicaSettings], decoding: Decoding | None = None) -> Engine:
     """One copy for each of ``settings``, and the decoder compiled where that is asked for.
 

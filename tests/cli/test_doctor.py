@@ -74,6 +74,9 @@ def test_this_machine_is_ready(run):
     checks = {(one["section"], one["name"]): one for one in report["checks"]}
     assert checks["machine", "memory"]["value"] > 2**28
     assert all(checks["embedded model", name]["ok"] is True for name in ("tiny-image", "tiny-video"))
+    engines = {name: one for (section, name), one in checks.items() if section == "presets"}
+    assert {"sana-image-nft-compile-*", "sana-image-nft-sol_rl-*", "sana-image-nft-sol_rl-fp8-*"} <= set(engines)
+    assert all((one["ok"] is True) == one["detail"].startswith("can run here") for one in engines.values())
     assert checks["Hugging Face hub", "token"]["detail"] == "set (HF_TOKEN)"
     assert checks["Hugging Face hub", "HF_HUB_OFFLINE"]["value"] is True  # set for all tests
     assert checks["wandb", "login"]["detail"].startswith("logged in (WANDB_API_KEY)")

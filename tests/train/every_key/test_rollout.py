@@ -4,6 +4,7 @@ import pytest
 
 from sanarl.config import ConfigError
 from sanarl.errors import UserError
+from sanarl.training.engine import check_scale
 
 honours = pytest.mark.honours
 POOL = ("rollout.n_candidates=8", "rollout.n_generation_mini_batch=8")
@@ -71,6 +72,11 @@ def test_which_are_drawn_again(lab):
 def test_size_of_a_preview(lab):
     half = line(lab, *PREVIEW, "rollout.preview.decode_scale=0.5")
     assert half["preview/reward_mean"] != line(lab, *PREVIEW)["preview/reward_mean"]
+    odd = "policy.diffusers.inference_size=[32, 64]", "rollout.preview.decode_scale=0.5"
+    with lab.parts("nft", *PREVIEW, *odd):  # 4 x 8 cells
+        pass
+    with pytest.raises(UserError, match=r"decode_scale: found 0\.5; latents of 1 x 3 cells cannot be halved"):
+        check_scale(lab.loaded("nft", *PREVIEW, *odd).config, (32, 1, 3))
     with pytest.raises(ConfigError, match=r"decode_scale: found 0\.25; accepted 1\.0 or 0\.5"):
         lab.loaded("nft", *PREVIEW, "rollout.preview.decode_scale=0.25")
 
