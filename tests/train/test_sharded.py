@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from diffusers import SanaTransformer2DModel
+from diffusers import SanaTransformer2DModel, SanaVideoTransformer3DModel
 
 from sanarl.runtime.sharding import sizes
 
@@ -31,8 +31,8 @@ def test_cut_weights_train_as_whole_ones(toml, same, run_text, make_run, on_rank
     # two have two samples and two have one, so that some have fewer backward passes; six held-out samples likewise.
     # "moved": saved by two ranks after step 1, gone on with by one process, from step 2 by three, from step 3 by two.
     cases, texts = [], {}
-    for name, count, shards in (("two", 2, 2), ("three", 3, 3), ("copies", 4, 2)):
-        texts[name] = cut(toml("sft", tmp_path / name), shards)
+    for name, count, shards, frames in (("two", 2, 2, 1), ("three", 3, 3, 1), ("copies", 4, 2, 1), ("clips", 2, 2, 5)):
+        texts[name] = cut(toml("sft", tmp_path / name, frames), shards)
         (tmp_path / f"{name}.toml").write_text(texts[name], encoding="utf-8")
         cases.append((count, tmp_path / f"{name}.toml", "never"))
     moved = tmp_path / "moved"
@@ -55,9 +55,8 @@ def test_cut_weights_train_as_whole_ones(toml, same, run_text, make_run, on_rank
         assert sorted(p.relative_to(export) for p in export.rglob("*")) == sorted(
             p.relative_to(theirs) for p in theirs.rglob("*")
         )
-        mine, other = (
-            SanaTransformer2DModel.from_pretrained(folder / "transformer").state_dict() for folder in (export, theirs)
-        )
+        kind = SanaVideoTransformer3DModel if name == "clips" else SanaTransformer2DModel
+        mine, other = (kind.from_pretrained(folder / "transformer").state_dict() for folder in (export, theirs))
         torch.testing.assert_close(mine, other, rtol=0, atol=ROUNDING)
     assert [(saved / f"step_{step}" / "parts").is_dir() for step in (1, 2, 3, 4)] == [True, False, True, True]
     assert len(list((saved / "step_3" / "parts").glob("*.distcp"))) == 3
