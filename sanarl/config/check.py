@@ -47,6 +47,9 @@ def _model(config: Config, _: Set[str]) -> Iterator[Finding]:
     if config.policy.diffusers.image_to_video:
         yield from _image_to_video(config)
     yield from _native(config)
+    if config.train.compile and config.policy.lora is None and config.policy.parallelism.dp_shard_size > 1:
+        text = "found true; accepted false: weights that ranks share are not compiled"
+        yield fault("train.compile", text, "policy.parallelism.dp_shard_size")
     if config.policy.lora is None and config.is_rl:
         text = f"missing: {config.grpo.trainer_type} trains an adapter; write the table [policy.lora]"
         yield fault("policy.lora", text)

@@ -154,7 +154,6 @@ _TRAIN: dict[str, Fate] = {
     "fp4.*": ANY,
     "activation_offload": _off("policy.model_gradient_checkpointing saves the memory of activations"),
     "async_tp_enabled": _off("tensor parallelism is not supported"),
-    "compile": _off("compiled training is not supported"),
     "sequence_packing": _off(_LANGUAGE),
     "sync_weight_interval": _one("rollouts always use the newest weights"),
     "signal_to_handle": Fate(

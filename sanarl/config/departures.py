@@ -26,7 +26,7 @@ DEPARTURES: dict[str, Departure] = {
     "policy.parallelism.tp_size": Departure("2", "1", "tensor parallelism is not supported"),
     "rollout.parallelism.tp_size": Departure("2", "1", "tensor parallelism is not supported"),
     "rollout.backend": Departure('"vllm"', '"diffusion_nft_rollout"', "vllm serves language models"),
-    "train.compile": Departure("true", "false", "compiled training is not supported"),
+    "train.compile": Departure("true", "false", "the first step takes a minute longer; worth it on a GPU"),
     "train.train_policy.type": Departure('"grpo"', "required", "the task should be read in the file, not guessed"),
     "train.train_policy.trainer_type": Departure(
         '"grpo"', 'required for type "grpo"', "that trainer is for language models; the algorithm must be named"

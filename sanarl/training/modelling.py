@@ -1,13 +1,19 @@
 """The model that a configuration names, and the policy that trains it."""
 
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 
+import torch
+from torch import nn
+
 from sanarl.config import Config
+from sanarl.errors import UserError
 from sanarl.models.adapter import add_adapter, read_adapter
 from sanarl.models.base import FlowModel
 from sanarl.models.load import ModelSettings
 from sanarl.models.policy import Policy
+from sanarl.runtime import hardware
 from sanarl.runtime.sharding import Gathered, shard
 from sanarl.runtime.world import World
 from sanarl.training import settings
@@ -39,6 +45,23 @@ def model_settings(config: Config) -> ModelSettings:
     )
 
 
+def compile_blocks(transformer: nn.Module, device: torch.device, backend: str = "inductor") -> None:
+    """Compile the repeated blocks in place: one graph a shape and kind of pass serves all of them and every value set.
+
+    Raises:
+        UserError: when torch.compile lacks something here.
+    """
+    able, said = hardware.cuda_compiler() if device.type == "cuda" else hardware.cpu_compiler()
+    if not able:
+        raise UserError(f"train.compile: found true, but torch.compile needs a compiler: {said}; accepted here: false")
+    blocks = transformer.get_submodule("transformer_blocks")
+    assert isinstance(blocks, nn.ModuleList), "the repeated blocks are a list"
+    # torch looks for the gradient of every input of a block while it compiles, and warns of its own look.
+    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
+    for block in blocks:
+        block.compile(backend=backend)
+
+
 def build_policy(config: Config, model: FlowModel, world: World = ALONE) -> Policy:
     """The policy that [policy.lora] asks for: an adapter from scratch or from a file, or the whole transformer.
 
@@ -56,5 +79,7 @@ def build_policy(config: Config, model: FlowModel, world: World = ALONE) -> Poli
         start = add_adapter(transformer, slot, config.train.seed)
         if lora.lora_path is not None:
             start = read_adapter(Path(lora.lora_path), transformer, slot)
+    if config.train.compile:
+        compile_blocks(transformer, world.device)
     master_dtype = settings.DTYPES[config.train.master_dtype]
     return Policy(model, start, master_dtype, kept_sets=config.is_rl, gathered=gathered)

@@ -81,7 +81,7 @@ TEXTS: dict[str, str] = {
     + 'freeze_pattern = ["x"]\nmodel_safetensor_path = "x"\n'
     + SFT
     + "[policy.parallelism]\ntp_size = 2\ncp_size = true\n[policy.lora]\nlora_dropout = 0.1\ntarget_modules = ['a']\n"
-    + "modules_to_save = ['b']\n[train]\ncompile = true\nactivation_offload = true\n"
+    + "modules_to_save = ['b']\n[train]\nactivation_offload = true\n"
     + "[train.fp8]\nenable_fp8 = true\n[train.fp4]\nenable_fp4 = true\n[train.ckpt]\nupload_hf = true\n"
     + 'upload_s3 = "final"\n[rollout]\nquantization = "fp8"\nbackend = "vllm"\n[profiler]\nenable_profiler = true\n'
     + "[policy.diffusers.lora]\nr = 4\n",

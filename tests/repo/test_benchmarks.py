@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -109,3 +111,35 @@ def test_the_plot_of_pools_is_drawn_from_its_runs():
     assert len(lines) == 2 * (2 + 1)
     ends = [float(line.get("points").split()[-1].split(",")[1]) for line in lines]
     assert min(ends) == 28.0  # 0.5, the highest, ends at the top
+
+
+@pytest.mark.slow
+def test_kills_lose_nothing_that_was_complete(tmp_path):
+    # In a process of its own, since it forks. Reference: a run that nobody killed, bit by bit.
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "kills.py", "--kills", "4", "--write", tmp_path], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = tmp_path.iterdir()
+    found = json.loads(file.read_text())
+    assert found["wrong"] == []
+    assert found["counts"]["in a save"] + found["counts"]["between saves"] == 4
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_training_measures_what_it_says(tmp_path):
+    train = loaded("train")
+    only = ["nft-baseline", "nft-as-written", "ranks-sft", "resume"]
+    sizes = ["--tiny", "--samples", "24", "--steps", "2", "--batch", "4"]
+    assert not train.main([*sizes, "--only", *only, "--write", str(tmp_path)])
+    runs = {run["name"]: run for run in written(tmp_path)}
+    assert list(runs) == only
+    assert runs["resume"]["equal_bit_by_bit"]
+    assert runs["nft-baseline"]["timesteps"] == 3
+    # By hand: 2 ms outside and 3 timesteps of 1 ms are 12 ms with all ten.
+    assert (
+        train.whole_step(runs["nft-baseline"] | {"ms_a_sample": 5.0, "ms_trained_a_sample_and_timestep": 1.0}) == 12.0
+    )
+    (file,) = tmp_path.iterdir()
+    again = train.compared(list(runs.values()), file)
+    assert again["ranks-sft"] == {"largest_relative_difference_of_losses": 0.0, "times_as_fast": 1.0, "efficiency": 1.0}

@@ -27,6 +27,7 @@ MAY_CHANGE = (
     "logging",
     "validation",
     "train.ckpt",
+    "train.compile",
     "train.epoch",
     "train.fsdp_offload",
     "train.fsdp_reshard_after_forward",

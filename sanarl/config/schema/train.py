@@ -146,6 +146,8 @@ class Train(Table):
     """Of the values that the optimiser moves."""
     param_dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Of the transformer's weights and arithmetic in forward and backward."""
+    compile: bool = False
+    """Compile the transformer's blocks: other rounding, a longer first step, shorter others."""
     fsdp_reduce_dtype: Literal["float32", "bfloat16"] = "float32"
     """In which gradients are summed over ranks that share the weights of full fine-tuning."""
     fsdp_reshard_after_forward: Literal["default", "always", "never"] = "default"

@@ -291,3 +291,12 @@ def test_training_goes_on_while_a_checkpoint_is_written(lab, tmp_path, monkeypat
 
 def written(parent):
     return sum(len(file.read_text().splitlines()) for file in parent.glob("run/*/metrics.jsonl"))
+
+
+@honours("train.compile")
+def test_compiled_blocks(lab):
+    # Nothing is compiled before the first pass; test_compiled.py has the numbers.
+    for word, compiled in (("true", True), ("false", False)):
+        with lab.parts("sft-lora", f"train.compile={word}") as made:
+            blocks = made.model.transformer.transformer_blocks
+            assert [block._compiled_call_impl is not None for block in blocks] == [compiled] * len(blocks)
