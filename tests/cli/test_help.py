@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from sanarl.cli import app, completion, examples
+from sanarl.config import preset_names
 
 NAMES = [name for name, _ in examples.commands(app)]
 HEAVY = ("torch", "diffusers", "transformers", "peft", "numpy", "av", "PIL", "httpx", "wandb")
@@ -83,7 +84,9 @@ def test_what_the_shell_offers(tmp_path, monkeypatch):
     (tmp_path / "tiny-notes.txt").write_text("")
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "data.py").write_text("")
-    assert completion.configurations("tiny-image-n") == ["tiny-image-nft"]
+    assert (
+        completion.configurations("tiny-image-n") == [n for n in preset_names() if n.startswith("tiny-image-n")] != []
+    )
     assert completion.configurations("tiny-m") == ["tiny-mine.toml"]
     assert completion.dataset_modules("sanarl.datasets.sh") == ["sanarl.datasets.shapes"]
     assert completion.dataset_modules("de") == ["deep/"]
@@ -96,11 +99,11 @@ def test_the_shells_own_completion_reaches_it():
     # As bash asks: the words and the place of the one that is being typed.
     environment = {
         "_SANARL_COMPLETE": "complete_bash",
-        "COMP_WORDS": "sanarl train --config tiny-image-n",
+        "COMP_WORDS": "sanarl train --config tiny-image-sft-l",
         "COMP_CWORD": "3",
     }
     code = "import sys; sys.argv = ['sanarl']\nfrom sanarl import cli\ncli.main()"
-    assert python(code, **environment).split() == ["tiny-image-nft"]
+    assert python(code, **environment).split() == ["tiny-image-sft-lora"]
 
 
 def test_verbose_shows_where_a_page_came_from():

@@ -48,9 +48,15 @@ def decoded(path):
         return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
 
 
+def distance(one, other):
+    """Mean distance of two clips in grey levels."""
+    return np.abs(decoded(one).astype(float) - decoded(other)).mean()
+
+
 @pytest.mark.parametrize("frames", [5], indirect=True)
 def test_clips_of_a_run_are_those_of_its_evaluation(baseline, sanarl, tmp_path):
-    # Reference: the clips that the run's last evaluation wrote, frame by frame; they are encoded the same way.
+    # Reference: the clips that the run's first and last evaluation wrote. What the encoder gives back of equal clips
+    # may differ by a few grey levels in places, less than training moved any of them.
     run = baseline("nft")
     asked = ["--run", run.folder, "--step", "last", "--prompts", "validation", "--num-samples", 2]
     done = sanarl("sample", *asked, "--compare", "--out", tmp_path)
@@ -60,7 +66,9 @@ def test_clips_of_a_run_are_those_of_its_evaluation(baseline, sanarl, tmp_path):
         expected = sorted((run.folder / "samples" / f"step_{step:06d}").glob("*.mp4"))
         assert len(found) == len(expected) == 6
         for mine, theirs in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(decoded(mine), decoded(theirs))
+            assert distance(mine, theirs) < 0.6
+    moved = [distance(tmp_path / "base" / clip.name, clip) for clip in found]
+    assert min(moved) > 1.2, moved
     beside = decoded(sorted((tmp_path / "side_by_side").glob("*.mp4"))[0])
     assert beside.shape == (5, 32, 64, 3)
     with av.open(str(found[0])) as container:
