@@ -45,6 +45,7 @@ SEED = 0
 EVALUATED, SAMPLING_STEPS = 256, 10  # dev captions at the end of a stage
 NOISE = 0.1  # on the latents, as the decoder sees them in training
 AUTOENCODER_STEPS, AUTOENCODER_S = 12000, 90
+PICTURES_AT_ONCE, CLIPS_AT_ONCE = 64, 16
 PICTURES = 0.2  # of the autoencoder's training, at its beginning, on single frames
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -86,11 +87,11 @@ def train_autoencoder(clips: torch.Tensor, folder: Path, *, steps: int, limit_s:
     torch.manual_seed(SEED)
     vae = build_video_pipeline(SEED).vae.train().to(DEVICE)
     groups = [{"params": list(vae.parameters()), "lr": lr}]
-    step = Step(groups, (0.9, 0.99), 0.0, lambda: autoencoder_loss(vae, clips, 64, single=True))
+    step = Step(groups, (0.9, 0.99), 0.0, lambda: autoencoder_loss(vae, clips, PICTURES_AT_ONCE, single=True))
     progress, pictures = Progress(steps, limit_s), True
     while progress.value() < 1:
         if pictures and progress.value() >= PICTURES:
-            step.change_loss(lambda: autoencoder_loss(vae, clips, 16, single=False))
+            step.change_loss(lambda: autoencoder_loss(vae, clips, CLIPS_AT_ONCE, single=False))
             pictures = False
         loss = step(progress)
         if progress.step % 200 == 0 or progress.step == 20:

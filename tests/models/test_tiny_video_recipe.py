@@ -20,7 +20,6 @@ def recipe(monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
     module = importlib.import_module("tiny_video")
     monkeypatch.setattr(module, "EVALUATED", 8)
-    monkeypatch.setattr(module, "GLANCED", 4)
     return module
 
 
@@ -55,6 +54,15 @@ def test_the_recipe_decodes_as_the_autoencoder_does_but_for_the_clamp(recipe):
     torch.testing.assert_close(recipe.decode(vae, z).clamp(-1, 1), vae.decode(z).sample)
 
 
+@torch.no_grad()
+def test_the_recipe_embeds_captions_as_the_text_encoder_does(recipe):
+    pipeline = build_video_pipeline(0)
+    tokens = recipe.tokenise(pipeline, ["a red circle moving right", "two blue squares moving up", ""])
+    stock = pipeline.text_encoder(tokens["input_ids"], attention_mask=tokens["attention_mask"]).last_hidden_state
+    real = tokens["attention_mask"].bool()
+    torch.testing.assert_close(recipe.embed(pipeline, tokens)[real], stock[real])
+
+
 def test_a_time_limit_ends_a_stage_by_its_schedule(recipe, monkeypatch):
     progress = recipe.Progress(100, 50.0)
     monkeypatch.setattr(progress, "limit_s", 50.0)
@@ -69,8 +77,8 @@ def test_a_time_limit_ends_a_stage_by_its_schedule(recipe, monkeypatch):
 def test_all_stages_run_and_are_kept(recipe, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(recipe, "CLEAN", recipe.Tuning(steps=2, limit_s=1, lr=1e-2, text_lr=1e-2, seed=0, batch=4))
     monkeypatch.setattr(recipe, "BASE", recipe.CLEAN)
-    train = recipe.train_autoencoder
-    monkeypatch.setattr(recipe, "train_autoencoder", lambda *a, **k: train(*a, **(k | {"batch": 2, "steps": 2})))
+    for name, value in {"AUTOENCODER_STEPS": 2, "PICTURES": 0.5, "PICTURES_AT_ONCE": 2, "CLIPS_AT_ONCE": 2}.items():
+        monkeypatch.setattr(recipe, name, value)
     arguments = argparse.Namespace(out=tmp_path / "out", wrong=[0.5], target=0.4, num_clips=16, steps_scale=1.0)
     figures = recipe.run(arguments, tmp_path / "work")
     assert set(figures) == {"clips", "autoencoder", "clean", "base-50", "export"}

@@ -22,7 +22,7 @@ class Counting:
     def __init__(self, model):
         self.model, self.asked = model, []
         self.transformer, self.pipeline = model.transformer, model.pipeline
-        self.flow_shift, self.latent_shape = model.flow_shift, model.latent_shape
+        self.device, self.flow_shift, self.latent_shape = model.device, model.flow_shift, model.latent_shape
 
     def encode_media(self, media, mini_batch):
         self.asked.append(len(media))
