@@ -126,9 +126,9 @@ class Ranks:
 def ranks(asked: argparse.Namespace) -> dict[str, Any]:
     import torch
 
-    torch.set_grad_enabled(False)
-    bench = Ranks(asked)
-    seeds = {seed: bench.seed(seed) for seed in asked.seeds}
+    with torch.no_grad():
+        bench = Ranks(asked)
+        seeds = {seed: bench.seed(seed) for seed in asked.seeds}
     means = {
         name: {key: statistics.mean(seeds[seed][name][key] for seed in seeds) for key in seeds[asked.seeds[0]][name]}
         for name in PREVIEWS

@@ -310,7 +310,8 @@ class TooLong(BaseException):
 
 @contextlib.contextmanager
 def limited(seconds: float):
-    """Raise ``TooLong`` in the block after that time."""
+    """Raise ``TooLong`` in the block after that time; gradients are on afterwards."""
+    import torch
 
     def late(*_):
         raise TooLong(f"broken off after {seconds:g} s")
@@ -322,6 +323,8 @@ def limited(seconds: float):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        # The signal may come after no_grad has switched the mode and before it guards the way back.
+        torch.set_grad_enabled(True)
 
 
 def options(arguments: list[str] | None) -> argparse.Namespace:

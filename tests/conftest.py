@@ -4,6 +4,7 @@ import atexit
 import json
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,16 @@ os.environ["SANARL_HOME"] = tempfile.mkdtemp(prefix="sanarl-tests-")
 atexit.register(shutil.rmtree, os.environ["SANARL_HOME"], ignore_errors=True)
 
 ATTENTION = [f"attn{i}.{name}" for i in (1, 2) for name in ("to_q", "to_k", "to_v", "to_out.0")]
+
+
+@pytest.fixture(autouse=True)
+def _gradients_stay_on():
+    """A test that leaves gradients switched off fails here, not in a test after it."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None and not torch.is_grad_enabled():
+        torch.set_grad_enabled(True)
+        pytest.fail("gradients were left switched off")
 
 
 @pytest.fixture(scope="session")
