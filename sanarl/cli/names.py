@@ -1,6 +1,7 @@
 """What a configuration names: rewards against the table, adapter layers against the model; imports nothing heavy."""
 
 import difflib
+import json
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -48,6 +49,10 @@ def _layers(config: "Config") -> Iterator[Finding]:
         ends = sorted({re.sub(r"^.*?\d+\.", "", name) for name in known})
         near = sorted({close for t in missing for close in difflib.get_close_matches(t, ends, n=1)})
         advice = f"did you mean {', '.join(near)}?" if near else f"its layers are {', '.join(ends)}"
+        if isinstance(targets, str):
+            advice = (
+                f"a text is a regular expression for whole names; layers that end so are a list: {json.dumps(single)}"
+            )
         yield ("policy", "lora", "target_modules"), f"no layer is called {', '.join(missing)}; {advice}"
         return
     widest = max(size for name, size in known.items() if is_target(name, targets))

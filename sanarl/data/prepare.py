@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -171,6 +172,8 @@ def _one(found: Scan, shelf: _Shelf, settings: Settings, row: list[str]) -> tupl
     path = found.path / source
     try:
         state = path.stat()
+        if not stat.S_ISREG(state.st_mode):  # reading a pipe would wait for ever
+            raise UserError(f"{path}: found something that is not a file; accepted: a picture or a video")
         key = hashlib.sha256(f"{source}\0{state.st_size}\0{state.st_mtime_ns}".encode(errors="surrogateescape"))
         if (entry := shelf.get(key.hexdigest())) is not None:
             return {**entry, "prompt": prompt}, False

@@ -81,14 +81,16 @@ def resolve(path: Path) -> tuple[Path, str | None]:
     if not below:
         holds = ", ".join(sorted(p.name for p in path.iterdir())[:5]) or "nothing"
         raise UserError(
-            f"sanarl report {path}: no metrics.jsonl and no config.json, there or one folder below (it holds "
+            f"sanarl report {path}: no metrics.jsonl, and no config.json beside a log.txt, there or one folder below (it holds "
             f"{holds}); accepted: the folder of a run, which `sanarl train` names when it starts"
         )
     return below[-1], f"{path} holds {len(below)} run(s); taking the newest, {below[-1].name}"
 
 
 def _is_run(path: Path) -> bool:
-    return (path / "metrics.jsonl").is_file() or (path / "config.json").is_file()
+    """Other programs write a config.json too; a run has a log or events beside it."""
+    beside = any((path / name).is_file() for name in ("events.jsonl", "log.txt"))
+    return (path / "metrics.jsonl").is_file() or ((path / "config.json").is_file() and beside)
 
 
 def _touched(path: Path) -> float:

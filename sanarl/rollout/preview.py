@@ -114,7 +114,7 @@ def _file(folder: Path, number: int, prompt: str, sample: Tensor) -> Path:
 
 def _fitted(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
     """``text`` in one line, cut with an ellipsis where it is wider than ``width`` pixels."""
-    text = " ".join(text.split())
+    text = " ".join(text[: 10 * width].split())[:width]  # no letter is narrower than a pixel
     if font.getlength(text) <= width:
         return text
     while text and font.getlength(text + "...") > width:

@@ -128,6 +128,16 @@ def test_names_are_checked_at_their_lines_without_torch(tmp_path: Path) -> None:
     ]
 
 
+def test_a_text_of_layers_is_an_expression_for_whole_names(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = "policy.lora.target_modules='attn1.to_q'"
+    code, _, err = run(capsys, monkeypatch, "validate", "tiny-image-nft", "--set", given)
+    assert code == 2
+    words = "a text is a regular expression for whole names; layers that end so are a list"
+    assert f'no layer is called attn1.to_q; {words}: ["attn1.to_q"]' in err
+
+
 @pytest.mark.parametrize(("preset", "most"), [("tiny-image-sft-lora", 96), ("sana-image-sft-lora", 2240)])
 def test_a_rank_beyond_the_layers_is_refused(
     preset: str, most: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -132,6 +132,15 @@ def test_bad_files_are_all_named_or_skipped_and_the_good_ones_are_kept_for_the_n
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
 
+@pytest.mark.timeout(60)
+def test_a_pipe_is_not_read(src, tmp_path):
+    (src / "e.bmp").unlink()
+    os.mkfifo(src / "e.bmp")
+    report = prepare(src, tmp_path / "out", Settings(on_bad="skip")).report
+    assert report["skipped"] == {"bad": 1}
+    assert "found something that is not a file; accepted: a picture or a video" in report["why"][0]["why"]
+
+
 def test_an_animation_is_left_out_under_either_policy(src, tmp_path):
     frames = [Image.new("RGB", (8, 8), (i, 0, 0)) for i in (0, 99)]
     frames[0].save(src / "deep" / "[x] d.webp", save_all=True, append_images=frames[1:])

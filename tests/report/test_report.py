@@ -296,10 +296,16 @@ def test_several_runs_in_a_file_of_ones_own(a_run, make_folder, tmp_path, capsys
 def test_what_is_no_run_is_said(tmp_path, capsys, monkeypatch):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "picture.png").write_bytes(b"")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "config.json").write_text("{}")  # another program's
     for path, words in (
         (tmp_path / "gone", "found nothing; accepted: the folder of a run"),
         (tmp_path / "a" / "picture.png", "found a file; accepted: the folder of a run"),
-        (tmp_path / "a", "no metrics.jsonl and no config.json, there or one folder below (it holds picture.png)"),
+        (
+            tmp_path / "a",
+            "no metrics.jsonl, and no config.json beside a log.txt, there or one folder below (it holds picture.png)",
+        ),
+        (tmp_path / "b", "no metrics.jsonl, and no config.json beside a log.txt"),
     ):
         code, out, err = command(capsys, monkeypatch, path)
         assert (code, out) == (2, "")

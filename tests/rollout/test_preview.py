@@ -57,6 +57,12 @@ def test_long_captions_and_any_letters_fit(tmp_path):
     assert opened(tmp_path / "a.png").shape[1] == 130 + 2 * GAP
 
 
+@pytest.mark.timeout(60)
+def test_a_caption_without_end_is_cut_at_once(tmp_path):
+    sheet([("x" * 100_000, [(picture([0.0, 0.0, 0.0]), None)])], tmp_path / "a.png")
+    assert opened(tmp_path / "a.png").shape[1] == 130 + 2 * GAP
+
+
 def test_nothing_to_show_writes_nothing(tmp_path):
     sheet([], tmp_path / "a.png")
     assert not (tmp_path / "a.png").exists()

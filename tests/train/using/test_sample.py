@@ -223,6 +223,13 @@ def test_the_embedded_model_has_its_own_settings(sanarl, tmp_path):
     assert first[1]["prompt"] != second[1]["prompt"]
 
 
+def test_pictures_have_no_frames(sanarl, tmp_path):
+    said = sanarl("sample", "--model", "tiny-image", "--prompt", "a red circle", "--frames", 9, "--out", tmp_path / "x")
+    assert said.code == 2
+    assert "--frames: found 9; accepted with a model of pictures: 1, or nothing" in said.err
+    assert not (tmp_path / "x").exists()
+
+
 def test_names_of_files_keep_prompts_apart():
     still, moving = torch.zeros(1, 3, 8, 8), torch.zeros(5, 3, 8, 8)
     assert file_name(7, "A red circle, left of it a blue square and more", still).startswith(
