@@ -81,8 +81,8 @@ def resolve(path: Path) -> tuple[Path, str | None]:
     if not below:
         holds = ", ".join(sorted(p.name for p in path.iterdir())[:5]) or "nothing"
         raise UserError(
-            f"sanarl report {path}: no metrics.jsonl, and no config.json beside a log.txt, there or one folder below (it holds "
-            f"{holds}); accepted: the folder of a run, which `sanarl train` names when it starts"
+            f"sanarl report {path}: no metrics.jsonl, and no config.json beside a log.txt, there or one folder below "
+            f"(it holds {holds}); accepted: the folder of a run, which `sanarl train` names when it starts"
         )
     return below[-1], f"{path} holds {len(below)} run(s); taking the newest, {below[-1].name}"
 
