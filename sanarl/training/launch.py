@@ -108,7 +108,7 @@ def launch(count: int, command: list[str], nodes: Nodes | None = None) -> int:
     Returns:
         0, or the exit code of the rank that failed first (128 + number when a signal ended it).
     """
-    nodes = nodes or Nodes(1, 0, "127.0.0.1", int(os.environ.get("MASTER_PORT") or _free_port()))
+    nodes = nodes or Nodes(1, 0, "127.0.0.1", _port())
     board = Board(nodes) if nodes.count > 1 else None
     ranks: list[subprocess.Popen[bytes]] = []
 
@@ -225,6 +225,16 @@ class _Said:
     def text(self) -> str:
         self._thread.join(timeout=1)
         return b"".join(self._parts).decode(errors="replace")
+
+
+def _port() -> int:
+    """The port that the environment asks for, or a free one."""
+    asked = os.environ.get("MASTER_PORT")
+    if not asked:
+        return _free_port()
+    if not asked.isdecimal() or not 0 < int(asked) < 65536:
+        raise UserError(f"MASTER_PORT in the environment: found {asked!r}; accepted: a port from 1 to 65535, or unset")
+    return int(asked)
 
 
 def _free_port() -> int:

@@ -222,3 +222,10 @@ def test_processes_by_default(monkeypatch):
     assert (processes(None), processes("2"), idle_gpus(None)) == (4, 2, None)
     with pytest.raises(UserError, match=r"found 9, but this machine has 8 GPU\(s\)"):
         processes("9")
+
+
+@pytest.mark.parametrize("port", ["x", "-1", "0", "65536", "1.5"])
+def test_a_port_that_is_none_is_named(port, monkeypatch):
+    monkeypatch.setenv("MASTER_PORT", port)
+    with pytest.raises(UserError, match=rf"MASTER_PORT in the environment: found '{port}'; accepted: a port from 1"):
+        launch(2, [sys.executable, "-c", ""])
