@@ -414,8 +414,8 @@ def plain(text, desk):
     """Without what differs from machine to machine."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    names = {str(desk.tmp): "TMP", str(desk.run.parent): "RUNS", str(REPOSITORY): "REPOSITORY", HF_HUB_CACHE: "CACHE"}
-    names |= {sys.executable: "PYTHON"}
+    names = {sys.executable: "PYTHON"}  # first: the environment may lie in the repository
+    names |= {str(desk.tmp): "TMP", str(desk.run.parent): "RUNS", str(REPOSITORY): "REPOSITORY", HF_HUB_CACHE: "CACHE"}
     for name, word in names.items():
         text = text.replace(name, word)
     text = re.sub(r"\d{8}-\d{6}(-\d+)?", "RUN", text)
