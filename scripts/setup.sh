@@ -36,7 +36,7 @@ case ",$extras," in
     if [ -n "$missing" ]; then
         if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
             # shellcheck disable=SC2086
-            apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing
+            apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $missing
         else
             echo "the tests need$missing; install first: sudo apt-get install$missing" >&2
             exit 2
