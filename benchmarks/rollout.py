@@ -15,23 +15,17 @@ a CPU with a model of a few thousand parameters and emulated formats: its figure
 """
 
 import argparse
-import contextlib
-import datetime
-import gc
 import json
-import platform
-import signal
 import statistics
 import sys
 import time
-import traceback
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from stages import free, half_precision, head, keep, measured
+
 RESULTS = Path(__file__).parent / "results"
 STAGES = ("baseline", "compile", "fp8")
-PACKAGES = ("torch", "diffusers", "transformers", "peft")
 TARGETS = [f"attn{i}.{name}" for i in (1, 2) for name in ("to_q", "to_k", "to_v", "to_out.0")]
 CLAIMS = {
     "full / baseline": (0.48, 0.38),
@@ -79,18 +73,6 @@ def published(device, text_layers: int):
         transformer=transformer.eval(),
         scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
     )
-
-
-@contextlib.contextmanager
-def half_precision():
-    import torch
-
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 class Bench:
@@ -269,21 +251,13 @@ class Bench:
         import torch
 
         result: dict[str, Any] = {"name": name}
-        started = time.perf_counter()
         cuda = self.device.type == "cuda"
         if cuda:
             torch.cuda.reset_peak_memory_stats()
-        try:
-            with limited(self.asked.limit):
-                result |= getattr(self, name)()
-        except (Exception, TooLong) as error:  # the other stages are still wanted
-            traceback.print_exc()
-            result["failed"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        result["seconds_in_all"] = round(time.perf_counter() - started, 2)
+        measured(result, self.asked.limit, getattr(self, name))
         if cuda:
             result["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-            torch.cuda.empty_cache()
-        gc.collect()
+        free()
         return result
 
     def ratios(self) -> dict[str, float]:
@@ -304,29 +278,6 @@ def relative(found, expected) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-class TooLong(BaseException):
-    """A stage took longer than its limit; no exception that somebody on the way may take for one of his."""
-
-
-@contextlib.contextmanager
-def limited(seconds: float):
-    """Raise ``TooLong`` in the block after that time; gradients are on afterwards."""
-    import torch
-
-    def late(*_):
-        raise TooLong(f"broken off after {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        # The signal may come after no_grad has switched the mode and before it guards the way back.
-        torch.set_grad_enabled(True)
-
-
 def options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=STAGES, default=list(STAGES))
@@ -340,13 +291,7 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def write(bench: Bench, stages: list[dict[str, Any]], folder: Path, card: str) -> Path:
-    today = datetime.date.today().isoformat()
-    result = {
-        "benchmark": "rollout",
-        "date": today,
-        "card": card,
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in PACKAGES},
+    result = head("rollout", card) | {
         "weights": "random; tiny" if bench.asked.tiny else "random, shapes of SANA1.5_1.6B_1024px",
         "batch": bench.asked.batch,
         "seconds_to_make_the_model": round(bench.seconds_to_make, 2),
@@ -355,10 +300,7 @@ def write(bench: Bench, stages: list[dict[str, Any]], folder: Path, card: str) -
         "claims (at most, goal)": CLAIMS,
         "stages": stages,
     }
-    path = folder / f"rollout_{card.replace(' ', '-').lower()}_{today}.json"
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return path
+    return keep(folder, result)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -18,24 +18,18 @@ every preset. --tiny takes a model of a few thousand parameters and small clips,
 """
 
 import argparse
-import contextlib
-import datetime
-import gc
 import json
 import math
-import platform
-import signal
 import sys
 import time
-import traceback
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from stages import free, half_precision, head, keep, measured
 
 RESULTS = Path(__file__).parent / "results"
 FRAMES = {"sft-lora": 41, "sft": 41, "sft-lora-81": 81, "nft": 41, "flowgrpo": 41}
 TINY_FRAMES = {"sft-lora": 5, "sft": 5, "sft-lora-81": 9, "nft": 5, "flowgrpo": 5}
-PACKAGES = ("torch", "diffusers", "transformers", "peft")
 
 
 class Clips:
@@ -119,18 +113,6 @@ def transformer_2b():
     from diffusers import SanaVideoTransformer3DModel
 
     return SanaVideoTransformer3DModel()  # the class's defaults are SANA-Video 2B's
-
-
-@contextlib.contextmanager
-def half_precision():
-    import torch
-
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 class Bench:
@@ -229,15 +211,12 @@ class Bench:
         self.seconds = {}
         sets = self.overrides(name)
         result: dict[str, Any] = {"name": name, "set": sets}
-        started = time.perf_counter()
-        try:
-            with limited(self.asked.limit):
-                self.fresh_transformer()
-                result |= self._measure(name, sets)
-        except (Exception, TooLong) as error:  # the other steps are still wanted
-            traceback.print_exc()
-            result["failed"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        result["seconds_in_all"] = round(time.perf_counter() - started, 2)
+
+        def measure() -> dict[str, Any]:
+            self.fresh_transformer()
+            return self._measure(name, sets)
+
+        measured(result, self.asked.limit, measure)
         result["seconds_of_calls"] = {call: round(s, 3) for call, s in self.seconds.items()}
         result |= self.peak()
         free()
@@ -280,37 +259,6 @@ class Bench:
         return {"peak_gib_since_last_step": round(torch.cuda.max_memory_allocated() / 2**30, 2)}
 
 
-def free() -> None:
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-class TooLong(BaseException):
-    """A step took longer than its limit; no exception that somebody on the way may take for one of his."""
-
-
-@contextlib.contextmanager
-def limited(seconds: float):
-    """Raise ``TooLong`` in the block after that time; gradients are on afterwards."""
-    import torch
-
-    def late(*_):
-        raise TooLong(f"broken off after {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        # The signal may come after no_grad has switched the mode and before it guards the way back.
-        torch.set_grad_enabled(True)
-
-
 def options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(FRAMES), default=list(FRAMES))
@@ -326,23 +274,14 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def write(bench: Bench, runs: list[dict[str, Any]], folder: Path, card: str) -> Path:
-    today = datetime.date.today().isoformat()
-    result = {
-        "benchmark": "sana_video_full_size",
-        "date": today,
-        "card": card,
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in PACKAGES},
+    result = head("sana_video_full_size", card) | {
         "weights": "random; tiny" if bench.asked.tiny else "random, shapes of SANA-Video_2B_480p",
         "text_encoder": "tiny" if bench.asked.tiny else f"stand-in: Gemma 2's width, {bench.asked.text_layers} layers",
         "parameters": bench.parameters,
         "seconds_to_make_the_model": round(bench.seconds_to_make, 2),
         "runs": runs,
     }
-    path = folder / f"sana_video_full_size_{card.replace(' ', '-').lower()}_{today}.json"
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return path
+    return keep(folder, result)
 
 
 def main(arguments: list[str] | None = None) -> int:

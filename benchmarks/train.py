@@ -20,23 +20,20 @@ off; the JSON is written again after each. --tiny tries all of it on a CPU with 
 
 import argparse
 import contextlib
-import datetime
 import gc
-import importlib.util
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
-import traceback
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import sana_video_full_size as video
+from stages import free, half_precision, head, keep, measured
+
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("torch", "diffusers", "transformers", "peft")
 NFT_TARGETS = {"inner_step": (0.42, 0.36), "whole_step": (0.44, 0.36)}  # must, goal: shares of the baseline's time
 EAGER: dict[str, Any] = {"train.compile": False, "policy.model_gradient_checkpointing": True}
 FAST: dict[str, Any] = {"train.compile": True, "policy.model_gradient_checkpointing": False}
@@ -61,21 +58,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 SMALL = {"ranks-nft": 8, "ranks-sft-lora": 8, "ranks-sft": 8, "resume": 2, "video-nft": 2, "video-nft-baseline": 2}
 
 
-def other(name: str):
-    """A benchmark beside this one, as a module."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-video = other("sana_video_full_size")
-Clips, TooLong, limited, free = video.Clips, video.TooLong, video.limited, video.free
-
-
 def get_dataset(config):
     """Noise for SFT, the same every time; prompts for reinforcement learning."""
-    return Clips(config) if not config.is_rl else [{"prompt": f"number {i} of a quiet harbour"} for i in range(64)]
+    return (
+        video.Clips(config) if not config.is_rl else [{"prompt": f"number {i} of a quiet harbour"} for i in range(64)]
+    )
 
 
 def constant_time(media, _prompts, _metadata):
@@ -104,7 +91,7 @@ def pictures(device, text_layers: int):
             "qkv_multiscales": ((), (), (), (5,), (5,), (5,)),
         }.items()
     }
-    with torch.device(device), video.half_precision():
+    with torch.device(device), half_precision():
         vae = AutoencoderDC(
             in_channels=3,
             latent_channels=32,
@@ -182,7 +169,7 @@ class Bench:
         found = self.pipelines[modality]
         found.register_modules(transformer=None)
         free()
-        with torch.device(self.device), video.half_precision():
+        with torch.device(self.device), half_precision():
             found.register_modules(transformer=transformer_of(modality))
         return found
 
@@ -243,15 +230,12 @@ class Bench:
     def measure(self, name: str) -> dict[str, Any]:
         """One variant, within the limit; never raises."""
         result: dict[str, Any] = {"name": name, "preset": VARIANTS[name][0], "ranks": self.world.size}
-        started = time.perf_counter()
-        try:
+
+        def measure() -> dict[str, Any]:
             result["set"] = self.overrides(name)
-            with limited(self.asked.limit):
-                result |= self._resumed(result["set"]) if name == "resume" else self._steps(result)
-        except (Exception, TooLong) as error:  # the other variants are still wanted
-            traceback.print_exc()
-            result["failed"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        result["seconds_in_all"] = round(time.perf_counter() - started, 2)
+            return self._resumed(result["set"]) if name == "resume" else self._steps(result)
+
+        measured(result, self.asked.limit, measure)
         free()
         return result
 
@@ -392,13 +376,8 @@ def main(arguments: list[str] | None = None) -> int:
     asked = options(arguments)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # train.deterministic needs it
     started, bench = time.perf_counter(), Bench(asked)
-    head = {
-        "benchmark": "train",
-        "date": datetime.date.today().isoformat(),
-        "card": bench.card,
+    start = head("train", bench.card) | {
         "ranks": bench.world.size,
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in PACKAGES},
         "weights": "random; tiny" if asked.tiny else "random, shapes of SANA1.5_1.6B_1024px and SANA-Video_2B_480p",
         "matmul_tflops": bench.matmul_tflops(),
     }
@@ -407,15 +386,13 @@ def main(arguments: list[str] | None = None) -> int:
         runs.append(bench.measure(name))
         if not bench.world.main:
             continue
-        result = head | {"runs": runs, "shares_of_the_baseline": ratios(runs)}
+        result = start | {"runs": runs, "shares_of_the_baseline": ratios(runs)}
         if asked.compare is not None:
             result["compared"] = compared(runs, asked.compare)
         print(json.dumps({k: v for k, v in runs[-1].items() if k != "set"}), flush=True)
         if asked.write is not None:
             ranks = f"_{bench.world.size}_ranks" if bench.world.size > 1 else ""
-            path = asked.write / f"train_{bench.card.replace(' ', '-').lower()}{ranks}_{head['date']}.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            path = keep(asked.write, result, ranks)
             print(f"wrote {path}, {time.perf_counter() - started:.0f} s in", flush=True)
     if bench.world.main:
         print(

@@ -63,6 +63,7 @@ def evaluate(
     from sanarl.using import subject as subjects
 
     subjects.check(asked)
+    subjects.check_frames(asked, frames)
     names = _rewards(asked, rewards)
     mix = scorers.build(dict.fromkeys(names, 1.0), {name: given for name, given in names.items() if given})
     texts = wanted.starting(asked, wanted.named(asked, prompts, num_prompts, dataset_module), None)

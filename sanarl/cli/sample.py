@@ -54,8 +54,7 @@ def sample(
     from sanarl.using import prompts as wanted
 
     subject.check(asked)
-    if frames is not None and frames > 1 and subject.configuration(asked).modality == "image":
-        raise UserError(f"--frames: found {frames}; accepted with a model of pictures: 1, or nothing")
+    subject.check_frames(asked, frames)
     texts = wanted.texts(prompt or []) if prompts is None else wanted.named(asked, prompts, num_prompts, dataset_module)
     texts = wanted.starting(asked, texts, image)
     opened = subject.opened(asked, World.start().device)

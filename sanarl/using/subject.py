@@ -132,6 +132,16 @@ def configuration(asked: Asked) -> Config:
     return load(preset, (f"policy.model_name_or_path={json.dumps(name)}", *asked.overrides)).config
 
 
+def check_frames(asked: Asked, frames: int | None) -> None:
+    """Find out whether the model draws that many frames.
+
+    Raises:
+        UserError: when it draws pictures.
+    """
+    if frames is not None and frames > 1 and configuration(asked).modality == "image":
+        raise UserError(f"--frames: found {frames}; accepted with a model of pictures: 1, or nothing")
+
+
 def _run(path: Path, step: str | None, overrides: tuple[str, ...], device: torch.device) -> Subject:
     folder = run_folder(path)
     config = load_saved(path, overrides).config

@@ -7,8 +7,10 @@ import subprocess
 import sys
 import tracemalloc
 
+import pyarrow
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 from sanarl.data.captions import read_caption, read_table
 from sanarl.data.folder import MediaFolder, View, captions
@@ -92,8 +94,6 @@ def table(path, rows):
         text = "\r\n".join([",".join(rows[0]), *(",".join(row) for row in quoted)])
         path.write_bytes(b"\xef\xbb\xbf" + text.encode())
     else:
-        pyarrow = pytest.importorskip("pyarrow")
-        parquet = pytest.importorskip("pyarrow.parquet")
         parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     return path
 
@@ -222,8 +222,6 @@ def test_a_table_names_files_of_its_own_folder_only(tmp_path, name):
     ],
 )
 def test_hostile_tables_are_faults(tmp_path, name, content, expected):
-    if name.endswith(".parquet"):
-        pytest.importorskip("pyarrow")
     picture(tmp_path / "a.png")
     (tmp_path / name).write_bytes(content)
     faults = scan(tmp_path).faults

@@ -4,7 +4,6 @@ Reference: BLIP's picture encoder, BERT with cross-attention and the head writte
 same values, one pair at a time, on Pillow's resize and crop.
 """
 
-import importlib.util
 import json
 import sys
 import warnings
@@ -19,9 +18,6 @@ from transformers import BertTokenizer, modeling_utils
 from sanarl.errors import UserError
 from sanarl.rewards.scorers import imagereward
 from sanarl.rewards.scorers.imagereward import ImageReward
-
-if importlib.util.find_spec("ImageReward") is None:
-    pytest.skip("image-reward is not installed", allow_module_level=True)
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 MED = {"hidden_size": 768, "num_hidden_layers": 1, "num_attention_heads": 12, "intermediate_size": 512}

@@ -223,8 +223,15 @@ def test_the_embedded_model_has_its_own_settings(sanarl, tmp_path):
     assert first[1]["prompt"] != second[1]["prompt"]
 
 
-def test_pictures_have_no_frames(sanarl, tmp_path):
-    said = sanarl("sample", "--model", "tiny-image", "--prompt", "a red circle", "--frames", 9, "--out", tmp_path / "x")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sample", "--model", "tiny-image", "--prompt", "a red circle"),
+        ("eval", "tiny-image", "--prompts", "shapes:dev", "--rewards", "shapes"),
+    ],
+)
+def test_pictures_have_no_frames(words, sanarl, tmp_path):
+    said = sanarl(*words, "--frames", 9, "--out", tmp_path / "x")
     assert said.code == 2
     assert "--frames: found 9; accepted with a model of pictures: 1, or nothing" in said.err
     assert not (tmp_path / "x").exists()
