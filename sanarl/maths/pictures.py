@@ -1,4 +1,4 @@
-"""Statistics of pictures that change when a reward is hacked: edges, colours, saturation, sharpness, contrast."""
+"""Statistics of samples that change when a reward is hacked: edges, colours, saturation, sharpness, contrast, motion."""
 
 import math
 
@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-NAMES = ("edge_density", "colour_entropy", "saturation", "sharpness", "contrast")
+NAMES = ("edge_density", "colour_entropy", "saturation", "sharpness", "contrast", "motion")
+"""The last one is of clips alone."""
 EDGE = 0.1
 """Gradient that counts as an edge, where a step from black to white has 1."""
 LEVELS = 8
@@ -18,24 +19,27 @@ _LAPLACE = ((0.0, 1.0, 0.0), (1.0, -4.0, 1.0), (0.0, 1.0, 0.0))
 
 
 def statistics(media: Tensor) -> Tensor:
-    """Media (B, F, 3, H, W) in [0, 1] -> (B, 5) in the order of ``NAMES``, float64 on the CPU.
+    """Media (B, F, 3, H, W) in [0, 1] -> (B, 6), or (B, 5) of pictures, in the order of ``NAMES``, float64 on the CPU.
 
     ``edge_density``: share of pixels whose Sobel gradient of luma exceeds ``EDGE`` (Sobel and Feldman, 1968).
     ``colour_entropy``: Shannon entropy in bits of the histogram over ``LEVELS`` ** 3 colours, at most 9.
     ``saturation``: mean of (max - min) / max of the three colours, as in HSV; black has 0.
     ``sharpness``: variance of the Laplacian of luma (Pech-Pacheco et al., ICPR 2000).
     ``contrast``: standard deviation of luma.
-    All are means over frames, but the entropy, which is of all frames together.
+    ``motion``: mean absolute difference of neighbouring frames; where F = 1 there is none.
+    The others are means over frames, but the entropy, which is of all frames together.
     """
     media = media.detach().float().clamp(0, 1)
     luma = (media * media.new_tensor(_LUMA).view(3, 1, 1)).sum(2)  # (B, F, H, W)
-    found = (
+    found = [
         _edge_density(luma),
         torch.stack([_entropy(sample) for sample in media]),
         _saturation(media),
         _filtered(luma, _LAPLACE).flatten(2).var(2, correction=0).mean(1),
         luma.flatten(2).std(2, correction=0).mean(1),
-    )
+    ]
+    if media.shape[1] > 1:
+        found.append(media.diff(dim=1).abs().mean((1, 2, 3, 4)))
     return torch.stack([value.double().cpu() for value in found], 1)
 
 

@@ -57,6 +57,7 @@ METRICS: dict[str, str] = {
     "guards/saturation": "mean saturation of the colours",
     "guards/sharpness": "variance of the Laplacian",
     "guards/contrast": "standard deviation of luma",
+    "guards/motion": "clips: mean absolute difference of neighbouring frames",
     "guards/warnings": "how many guards were out of order",
     "guards/*": "guards' mean of one scorer, or another statistic of their pictures",
     "time/step": "seconds of the whole step",

@@ -14,7 +14,7 @@ from typing import Any
 from sanarl.errors import UserError
 from sanarl.report.document import document
 
-SCRIPTS = ("text.js", "charts.js", "samples.js", "tables.js", "main.js")
+SCRIPTS = ("text.js", "charts.js", "films.js", "samples.js", "tables.js", "main.js")
 
 TEMPLATE = """<!DOCTYPE html>
 <html lang="en">

@@ -10,10 +10,12 @@ from typing import Any
 
 from PIL import Image
 
+from sanarl.report.films import FRAMES, film, seconds
+
 STEPS, PROMPTS, SHEETS = 24, 24, 6
 EDGES = (256, 192, 128, 96, 64)
 SMALL = 128  # pictures up to this size are kept without loss
-STRIP = 4  # frames of a clip that are shown side by side
+CLIP = ".mp4"
 SHEET_WIDTH = 1100
 
 
@@ -33,6 +35,7 @@ def gallery(samples: Path, budget: int, notes: list[str]) -> dict[str, Any] | No
 
     Returns:
         ``steps``; ``prompts``; ``rewards`` and ``pictures`` by step and prompt (None where there is none);
+        ``clips``, how many frames a picture of them holds and how many seconds they last, None for pictures;
         ``left_out``, how many steps and prompts are not shown. None without samples.
     """
     found = _evaluations(samples)
@@ -52,6 +55,7 @@ def gallery(samples: Path, budget: int, notes: list[str]) -> dict[str, Any] | No
         "prompts": [text for _, text in prompts],
         "rewards": [[_reward(one, place, text) for place, text in prompts] for one in chosen],
         "pictures": pictures,
+        "clips": _clips(chosen[-1]),
         "left_out": [len(found) - len(chosen), len(chosen[-1].samples) - len(prompts)],
     }
 
@@ -77,6 +81,13 @@ def _prompts(found: Found) -> list[tuple[int, str]]:
         seen[text] = seen.get(text, 0) + 1
         order.append((seen[text], place, text))
     return sorted((place, text) for _, place, text in sorted(order)[:PROMPTS])
+
+
+def _clips(found: Found) -> dict[str, Any] | None:
+    names = [name for sample in found.samples if str(name := sample.get("file")).endswith(CLIP)]
+    if not names:
+        return None
+    return {"frames": FRAMES, "seconds": seconds(found.folder / Path(names[0]).name)}
 
 
 def _row_bytes(found: Found, prompts: list[tuple[int, str]], edge: int) -> int:
@@ -126,7 +137,7 @@ def _picture(found: Found, place: int, prompt: str, edge: int) -> str | None:
 
 
 def _encoded(file: Path, edge: int) -> str | None:
-    """A picture, or a strip of a clip's frames, as a data URI; None when it cannot be read."""
+    """A picture, or a clip's frames side by side, as a data URI; None when it cannot be read."""
     try:
         return _encoded_once(file, file.stat().st_mtime_ns, edge)
     except OSError:
@@ -137,34 +148,12 @@ def _encoded(file: Path, edge: int) -> str | None:
 def _encoded_once(file: Path, _changed: int, edge: int) -> str | None:
     """As above; a page that follows a run asks for the same pictures again and again."""
     try:
-        picture = _strip(file, edge) if file.suffix == ".mp4" else Image.open(file).convert("RGB")
+        picture = film(file, edge) if file.suffix == CLIP else Image.open(file).convert("RGB")
     except (OSError, ValueError, Image.DecompressionBombError):
         return None
     small = max(picture.size) <= SMALL
-    if file.suffix != ".mp4":
+    if file.suffix != CLIP:
         picture.thumbnail((edge, edge if edge != SHEET_WIDTH else 10 * edge), Image.Resampling.LANCZOS)
     stream = io.BytesIO()
     picture.save(stream, "WEBP", lossless=small, quality=60 if small else 80, method=4)
     return f"data:image/webp;base64,{base64.b64encode(stream.getvalue()).decode()}"
-
-
-def _strip(file: Path, edge: int) -> Image.Image:
-    """Frames of a clip, evenly over its length, side by side."""
-    import av
-
-    try:
-        with av.open(str(file)) as container:
-            frames = [frame.to_image() for frame in container.decode(video=0)]
-    except av.FFmpegError as error:
-        raise OSError(str(error)) from error
-    if not frames:
-        raise OSError(f"{file}: no frame")
-    shown = _spread(frames, STRIP)
-    for frame in shown:
-        frame.thumbnail((edge // 2, edge // 2), Image.Resampling.LANCZOS)
-    strip = Image.new("RGB", (sum(frame.width for frame in shown), shown[0].height))
-    left = 0
-    for frame in shown:
-        strip.paste(frame, (left, 0))
-        left += frame.width
-    return strip

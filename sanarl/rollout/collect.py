@@ -107,8 +107,13 @@ def on_all_ranks(world: World, work: Callable[[], T]) -> T:
 
 
 def thumbnail(media: Tensor) -> Tensor:
-    """Media (B, F, 3, H, W) -> (B, 3 * 8 * 8): the first frame shrunk, for statistics of how samples differ."""
-    return F.adaptive_avg_pool2d(media[:, 0], THUMBNAIL).flatten(1)
+    """Media (B, F, 3, H, W) -> (B, k * 3 * 8 * 8): shrunk, for statistics of how samples differ.
+
+    k = 1 frame of a picture; the first, middle and last of a clip, so that clips that part after the first frame differ.
+    """
+    last = media.shape[1] - 1
+    chosen = media[:, sorted({0, last // 2, last})]  # (B, k, 3, H, W)
+    return F.adaptive_avg_pool2d(chosen.flatten(0, 1), THUMBNAIL).reshape(len(media), -1)
 
 
 def picture_statistics(thumbnails: Tensor, groups: Tensor) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """Guards against reward hacking: a few fixed prompts, always from the same noise, beside what training started from.
 
 A reward that is optimised rises in any case. Whether the pictures still live shows in what is not optimised: another
-reward or the same on other prompts, how much the samples of a prompt differ, their edges, colours and sharpness, and
-how far the model has gone.
+reward or the same on other prompts, how much the samples of a prompt differ, their edges, colours and sharpness, how
+much clips move, and how far the model has gone.
 """
 
 from contextlib import AbstractContextManager
@@ -41,16 +41,20 @@ class Look:
     """``reward`` and every part of it, each (n,)."""
     groups: Tensor  # (n,) int64, number of the prompt
     diversity: float
-    statistics: Tensor  # (n, 5), see maths.pictures
+    statistics: Tensor  # (n, K) of the first K of maths.pictures.NAMES
     drift: float
 
     @property
     def metrics(self) -> dict[str, float]:
         """``guards/<name>``."""
-        means = self.statistics.mean(0).tolist()
         found = {name: float(value.mean()) for name, value in self.scores.items()}
-        found |= {"diversity": self.diversity, "drift": self.drift, **dict(zip(pictures.NAMES, means, strict=True))}
+        found |= {"diversity": self.diversity, "drift": self.drift, **self.means}
         return {f"guards/{name}": value for name, value in found.items()}
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Mean of every statistic; ``motion`` of clips alone."""
+        return dict(zip(pictures.NAMES, self.statistics.mean(0).tolist(), strict=False))
 
     def by_prompt(self, name: str) -> Tensor:
         """(P,) mean score of every prompt."""
@@ -86,14 +90,17 @@ def look(policy: Policy, values: AbstractContextManager[None], held_out: HeldOut
     with policy.reference():
         start = [_velocities(policy, part, held_out.key) for part in seen.parts]
     groups = torch.arange(n) // held_out.num_samples
-    width = max(world.gather_objects(seen.thumbnails.shape[1]))
-    thumbnails = world.gather(seen.thumbnails.reshape(-1, width), n)
+
+    def gathered(rows: Tensor) -> Tensor:
+        """Of all ranks; one without rows does not know how wide they are."""
+        return world.gather(rows.reshape(-1, max(world.gather_objects(rows.shape[1]))), n)
+
     names = sorted(set().union(*world.gather_objects(sorted(seen.scores))))
     return Look(
         scores={name: world.gather(seen.scores.get(name, torch.zeros(0)).double(), n) for name in names},
         groups=groups,
-        diversity=picture_statistics(thumbnails, groups)["diversity"],
-        statistics=world.gather(seen.statistics, n),
+        diversity=picture_statistics(gathered(seen.thumbnails), groups)["diversity"],
+        statistics=gathered(seen.statistics),
         drift=float(world.gather(_distances(seen.velocities, start), n).mean()),
     )
 
@@ -105,14 +112,14 @@ class _Seen:
     parts: list[Rollout]
     velocities: list[Tensor]
     thumbnails: Tensor  # (rows, N)
-    statistics: Tensor  # (rows, 5)
+    statistics: Tensor  # (rows, K)
     scores: dict[str, Tensor]
 
 
 def _seen(policy: Policy, values: AbstractContextManager[None], held_out: HeldOut, mine: range) -> _Seen:
     repeat, scoring = held_out.num_samples, held_out.scoring
     ids = torch.tensor(mine, dtype=torch.int64)
-    thumbnails, statistics, parts = [torch.zeros(0, 0)], [torch.zeros(0, len(pictures.NAMES)).double()], []
+    thumbnails, statistics, parts = [torch.zeros(0, 0)], [torch.zeros(0, 0).double()], []
     with values:
         prompts = [held_out.prompts[i // repeat] for i in mine]
         for rows, part, media in generate(policy, prompts, ids, ids // repeat, held_out.sampler, held_out.key):
@@ -132,7 +139,7 @@ def _seen(policy: Policy, values: AbstractContextManager[None], held_out: HeldOu
         parts=parts,
         velocities=velocities,
         thumbnails=torch.cat(thumbnails[1:]) if parts else thumbnails[0],
-        statistics=torch.cat(statistics),
+        statistics=torch.cat(statistics[1:]) if parts else statistics[0],
         scores=scores,
     )
 
@@ -175,8 +182,8 @@ def breaches(found: Look, start: Look, limits: Limits) -> list[str]:
             f"samples of a prompt differ by {found.diversity:.4g}, {share:.0%} of the {start.diversity:.4g} at the "
             f"start (guards.min_diversity = {limits.min_diversity:g})"
         )
-    before, after = start.statistics.mean(0).tolist(), found.statistics.mean(0).tolist()
-    for name, was, now in zip(pictures.NAMES, before, after, strict=True):
+    for name, was in start.means.items():
+        now = found.means[name]
         if was > 0 and not was / limits.max_change <= now <= was * limits.max_change:
             lines.append(
                 f"{name.replace('_', ' ')} is {now:.4g}, {now / was:.2g} times the {was:.4g} at the start "

@@ -58,6 +58,15 @@ def reward_line(step, of, prompts, new):
     return line | {"std": [0.2] * len(prompts)} | ({"new": new} if new else {})
 
 
+def write_clip(path, frames, width=64):
+    """A clip of 8 frames a second, 64 high, that grows from black to white."""
+    import torch
+
+    from sanarl.rollout.clips import write_mp4
+
+    write_mp4(torch.linspace(0, 1, frames)[:, None, None, None].expand(frames, 3, 64, width), path, 8)
+
+
 def write_samples(folder, step, prompts=PROMPTS, size=64):
     place = folder / "samples" / f"step_{step:06d}"
     place.mkdir(parents=True)
@@ -107,6 +116,12 @@ def a_run(tmp_path):
 def make_folder():
     """See ``write_run``."""
     return write_run
+
+
+@pytest.fixture(scope="session")
+def make_clip():
+    """See ``write_clip``."""
+    return write_clip
 
 
 @pytest.fixture(scope="session")

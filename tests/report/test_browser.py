@@ -1,10 +1,13 @@
 """The page in a real browser: what it draws, what it asks for, and reading it with keys, on a phone, in the dark."""
 
+import io
 import json
 import math
 import re
 
 import pytest
+from PIL import Image
+from playwright.sync_api import expect
 
 from sanarl.report.page import write
 
@@ -112,7 +115,65 @@ def test_keys_alone_read_curves_and_scrub_samples(a_run, page_of, visit):
     page.keyboard.press("Enter")
     assert page.locator("dialog figure").count() == 5
     page.keyboard.press("Escape")
-    assert page.locator("dialog").count() == 0
+    expect(page.locator("dialog")).to_have_count(0)
+
+
+@pytest.fixture
+def a_run_of_clips(a_run, make_clip):
+    """A run whose samples of every step are clips that get brighter, frame k of nine k / 8."""
+    for place in (a_run / "samples").glob("step_*"):
+        listed = json.loads((place / "index.json").read_text())
+        make_clip(place / "clip.mp4", 17)
+        for sample in listed["samples"]:
+            sample["file"] = "clip.mp4"
+        (place / "index.json").write_text(json.dumps(listed))
+    return a_run
+
+
+def brightness(clip):
+    """Of the middle of what is seen."""
+    picture = Image.open(io.BytesIO(clip.screenshot())).convert("L")
+    return picture.getpixel((picture.width // 2, picture.height // 2)) / 255
+
+
+def test_clips_are_scrubbed_and_played_together(a_run_of_clips, page_of, visit):
+    # Reference: how bright the frames were made.
+    page = visit(page_of(a_run_of_clips))
+    clips, slider = page.locator("#samples .clip"), page.locator("#samples .player input")
+    assert clips.count() == 4
+    assert clips.first.bounding_box()["height"] == pytest.approx(clips.first.bounding_box()["width"], abs=1)
+    assert page.locator("#samples .player output").inner_text() == "frame 5 of 9"
+    assert brightness(clips.first) == pytest.approx(0.5, abs=0.04)
+    slider.focus()
+    for key, frame in (("Home", 0), ("ArrowRight", 1), ("End", 8)):
+        page.keyboard.press(key)
+        assert slider.get_attribute("aria-valuetext") == f"frame {frame + 1} of 9"
+        assert brightness(clips.nth(3)) == pytest.approx(frame / 8, abs=0.04)
+    # The slider of steps keeps the frame; the dialog of a prompt has a player of its own that moves the same clips.
+    page.locator("#scrub").focus()
+    page.keyboard.press("Home")
+    assert brightness(clips.first) == pytest.approx(1, abs=0.04)
+    page.locator("#samples .look").first.click()
+    assert page.locator("dialog .clip").count() == 5
+    page.locator("dialog .player input").fill("2")
+    assert brightness(page.locator("dialog .clip").nth(4)) == pytest.approx(0.25, abs=0.04)
+    page.locator("dialog .player button").click()
+    expect(page.locator("dialog .player output")).not_to_have_text("frame 3 of 9")
+    page.locator("dialog .player button", has_text="Pause").click()
+    page.keyboard.press("Escape")
+    assert page.locator("#samples .player button").inner_text() == "Play"
+    assert page.locator("#samples .player output").inner_text() == slider.get_attribute("aria-valuetext")
+
+
+def test_clips_fit_a_phone(a_run_of_clips, page_of, visit):
+    page = visit(page_of(a_run_of_clips), width=390, height=844, is_mobile=True, has_touch=True, scheme="dark")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    box = page.locator("#samples .player").bounding_box()
+    assert box["x"] + box["width"] <= 390
+    page.locator("#compare").tap()
+    page.locator("#samples .player button").tap()
+    expect(page.locator("#samples .player output")).not_to_have_text("frame 5 of 9")
+    assert [entry for entry in page.evaluate(CONTRAST) if entry[0] < 4.5] == []
 
 
 def test_prompts_are_text(a_run, page_of, visit):

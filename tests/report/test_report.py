@@ -17,7 +17,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from sanarl import cli
-from sanarl.report import document, names, page, pictures, prompts, series
+from sanarl.report import document, films, names, page, pictures, prompts, series
 from sanarl.report.reading import read, resolve
 from sanarl.report.serve import server
 
@@ -252,22 +252,35 @@ def test_only_what_differs_is_listed(a_run, make_folder, tmp_path):
     assert rows["policy.model_name_or_path"]["differs"] is False
 
 
-def test_clips_are_shown_as_strips(a_run):
-    import torch
-
-    from sanarl.rollout.clips import write_mp4
-
+def test_a_clip_is_nine_of_its_frames(a_run, make_clip):
     place = a_run / "samples" / "step_000020"
-    clip = torch.linspace(0, 1, 17)[:, None, None, None].expand(17, 3, 64, 96)
-    write_mp4(clip, place / "clip.mp4", 8)
+    make_clip(place / "clip.mp4", 25, 96)
     (place / "index.json").write_text(json.dumps({"samples": [{"file": "clip.mp4", "prompt": "it gets light"}]}))
+    found = pictures.gallery(a_run / "samples", 10**6, [])
+    assert found["clips"] == {"frames": 9, "seconds": pytest.approx(25 / 8)}
+    assert pictures.gallery(a_run / "samples" / "..", 10**6, []) is None
+    # Reference: every third frame of a clip whose frame i is i / 24 bright, nine times 96 wide.
+    strip = films.film(place / "clip.mp4", 256)
+    assert strip.size == (9 * 96, 64)
+    middles = [strip.getpixel((48 + 96 * i, 32))[0] / 255 for i in range(9)]
+    assert middles == pytest.approx([i / 8 for i in range(9)], abs=0.03)
+    assert films.film(place / "clip.mp4", 48).size == (9 * 48, 32)
+
+
+def test_a_short_clip_repeats_frames_and_a_broken_one_is_missed(a_run, make_clip):
+    place = a_run / "samples" / "step_000020"
+    make_clip(place / "short.mp4", 3, 64)
+    strip = films.film(place / "short.mp4", 64)
+    # Reference: round(k 2 / 8) for k = 0 .. 8, by hand, with Python's halves to even.
+    brightness = [strip.getpixel((32 + 64 * i, 32))[0] / 255 for i in range(9)]
+    assert brightness == pytest.approx([i / 2 for i in (0, 0, 0, 1, 1, 1, 2, 2, 2)], abs=0.03)
     (place / "broken.mp4").write_bytes(b"no clip")
-    assert pictures._encoded(place / "broken.mp4", 256) is None
-    strip = pictures._strip(place / "clip.mp4", 256)
-    # Reference: frames 0, 5, 11 and 16 of a clip whose frame i is i / 16 bright, four times 96 wide.
-    assert strip.size == (384, 64)
-    middles = [strip.getpixel((48 + 96 * i, 32))[0] / 255 for i in range(4)]
-    assert middles == pytest.approx([0, 5 / 16, 11 / 16, 1], abs=0.03)
+    (place / "index.json").write_text(json.dumps({"samples": [{"file": "broken.mp4", "prompt": "x"}]}))
+    notes = []
+    found = pictures.gallery(a_run / "samples", 10**6, notes)
+    assert found["clips"] == {"frames": 9, "seconds": None}
+    assert found["pictures"][-1] == [None]
+    assert notes == ["samples: 5 picture(s) cannot be read"]
 
 
 # ---- the command

@@ -161,11 +161,19 @@ def test_blank_pictures_have_neither():
     assert s == {"contrast": 0.0, "diversity": 0.0}
 
 
-def test_a_thumbnail_is_the_mean_of_every_cell():
-    # Reference: means of 4 x 8 blocks of the first frame, by reshaping.
-    media = torch.rand(2, 3, 3, 32, 64, generator=torch.Generator().manual_seed(0))
-    expected = media[:, 0].reshape(2, 3, 8, 4, 8, 8).mean((3, 5)).flatten(1)
+@pytest.mark.parametrize(("frames", "looked_at"), [(1, [0]), (2, [0, 1]), (9, [0, 4, 8])])
+def test_a_thumbnail_is_the_mean_of_every_cell(frames, looked_at):
+    # Reference: means of 4 x 8 blocks of the first, middle and last frame, by reshaping.
+    media = torch.rand(2, frames, 3, 32, 64, generator=torch.Generator().manual_seed(0))
+    expected = media[:, looked_at].reshape(2, len(looked_at), 3, 8, 4, 8, 8).mean((4, 6)).flatten(1)
     torch.testing.assert_close(thumbnail(media), expected)
+
+
+def test_clips_that_part_after_their_first_frame_are_diverse():
+    # By hand: equal first frames, then all black or all white: deviation 0, 1/2 and 1/2 across the two samples.
+    media = torch.zeros(2, 9, 3, 32, 32)
+    media[1, 1:] = 1
+    assert picture_statistics(thumbnail(media), torch.zeros(2))["diversity"] == pytest.approx(1 / 3)
 
 
 # ---- evaluation

@@ -7,9 +7,11 @@ function runChoice(name, runs, value, choose) {
     ...runs.map((r) => el('option', { value: r, selected: r === value }, data.runs[r].name))));
 }
 
-function picture(source, text, small) {
+/** A picture; of clips the frames lie side by side in it, and the one that `showFrame` names is seen. */
+function picture(source, text, clips) {
   if (!source) return el('div', { class: 'missing' }, 'no picture');
-  return el('img', { src: source, alt: text, class: small ? 'pixels' : null, decoding: 'async' });
+  const image = el('img', { src: source, alt: text, decoding: 'async' });
+  return clips ? el('div', { class: 'clip' }, image) : image;
 }
 
 function samplesSection() {
@@ -51,8 +53,8 @@ function samplesSection() {
     slider.setAttribute('aria-valuetext', label.textContent);
     grid.classList.toggle('compared', chosen.compare);
     cells.forEach((cell, p) => {
-      const now = picture(gallery.pictures[chosen.place][p], `${gallery.prompts[p]}, ${label.textContent}`);
-      const parts = chosen.compare && chosen.place > 0 ? [picture(gallery.pictures[0][p], `${gallery.prompts[p]}, step ${gallery.steps[0]}`), now] : [now];
+      const now = picture(gallery.pictures[chosen.place][p], `${gallery.prompts[p]}, ${label.textContent}`, gallery.clips);
+      const parts = chosen.compare && chosen.place > 0 ? [picture(gallery.pictures[0][p], `${gallery.prompts[p]}, step ${gallery.steps[0]}`, gallery.clips), now] : [now];
       cell.frames.replaceChildren(...parts);
       const rewards = [chosen.compare ? gallery.rewards[0][p] : null, gallery.rewards[chosen.place][p]].filter((value) => value !== null);
       cell.reward.textContent = rewards.map((value) => shown(Number(value.toPrecision(3)))).join(' → ');
@@ -69,7 +71,7 @@ function samplesSection() {
       chosen.compare = event.target.checked;
       fill();
     } }), ' beside the first'),
-  ), el('p', { class: 'means' }, 'The same prompts from the same noise at every step', moreSamples(gallery)), grid);
+  ), gallery.clips ? player(gallery.clips) : '', el('p', { class: 'means' }, 'The same prompts from the same noise at every step', moreSamples(gallery)), grid);
   if (sheets.length) section.append(sheetsOf(sheets));
   fill();
   return section;
@@ -86,7 +88,8 @@ function filmstrip(r, p) {
   const dialog = el('dialog', { 'aria-label': gallery.prompts[p], onclose: () => dialog.remove() },
     el('form', { method: 'dialog' }, el('h3', {}, gallery.prompts[p]), el('button', { autofocus: true }, 'Close')),
     el('p', { class: 'means' }, name),
-    el('div', { class: 'samples' }, ...gallery.steps.map((step, s) => el('figure', {}, el('div', { class: 'frames' }, picture(gallery.pictures[s][p], `step ${step}`)),
+    gallery.clips ? player(gallery.clips) : '',
+    el('div', { class: 'samples' }, ...gallery.steps.map((step, s) => el('figure', {}, el('div', { class: 'frames' }, picture(gallery.pictures[s][p], `step ${step}`, gallery.clips)),
       el('figcaption', {}, el('span', { class: 'prompt' }, `step ${step}`), el('span', { class: 'reward' }, gallery.rewards[s][p] === null ? '' : shown(gallery.rewards[s][p])))))));
   document.body.append(dialog);
   dialog.showModal();
@@ -96,7 +99,7 @@ function sheetsOf(sheets) {
   return el('details', { id: 'sheets', open: state.open.has('sheets'), ontoggle: (event) => remember('sheets', event) },
     el('summary', {}, 'Groups of rollouts'),
     el('p', { class: 'means' }, 'The first group of a rollout with its rewards: what the advantage is computed from.'),
-    ...sheets.map(({ step, picture: source }) => el('figure', { class: 'sheet' }, el('figcaption', {}, `step ${step}`), picture(source, `samples of a group, step ${step}`))));
+    ...sheets.map(({ step, picture: source }) => el('figure', { class: 'sheet' }, el('figcaption', {}, `step ${step}`), picture(source, `samples of a group, step ${step}`, null))));
 }
 
 function remember(key, event) {

@@ -60,6 +60,7 @@ const state = {
   log: new Set(),
   open: new Set(),
   gallery: { run: 0, place: null, compare: false },
+  film: { frame: null, playing: false },
   prompts: { run: 0, of: 'eval', sort: 'change', down: true, filter: '' },
 };
 
