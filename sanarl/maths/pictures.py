@@ -1,4 +1,4 @@
-"""Statistics of samples that change when a reward is hacked: edges, colours, saturation, sharpness, contrast, motion."""
+"""Statistics of samples that change when a reward is hacked: edges, colours, sharpness, contrast, motion."""
 
 import math
 

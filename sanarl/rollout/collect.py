@@ -109,7 +109,7 @@ def on_all_ranks(world: World, work: Callable[[], T]) -> T:
 def thumbnail(media: Tensor) -> Tensor:
     """Media (B, F, 3, H, W) -> (B, k * 3 * 8 * 8): shrunk, for statistics of how samples differ.
 
-    k = 1 frame of a picture; the first, middle and last of a clip, so that clips that part after the first frame differ.
+    k = 1 frame of a picture; the first, middle and last of a clip, so that clips which part later differ.
     """
     last = media.shape[1] - 1
     chosen = media[:, sorted({0, last // 2, last})]  # (B, k, 3, H, W)
