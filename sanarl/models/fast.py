@@ -204,7 +204,7 @@ class FastTransformer(nn.Module):
         """The transformer's output at latents (B, C, H, W) and timesteps (B,), in the working dtype."""
         rows, _, height, width = x.shape
         height, width = height // self.patch, width // self.patch
-        tokens = self.patch_embed(x.to(self.dtype))
+        tokens = self.patch_embed(x.to(self.dtype)).contiguous()  # as every later block gets them: one graph for all
         t, embedded = self.time_embed(timestep, batch_size=rows, hidden_dtype=self.dtype)
         for block, key, value in zip(self.blocks, captions.keys, captions.values, strict=True):
             tokens = block(tokens, key, value, captions.bias, t, height, width)

@@ -6,7 +6,9 @@ Rows go to ranks evenly; rewards are gathered, so that every rank computes all a
 """
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -61,23 +63,25 @@ def train(job: Job, loader: Loader, scoring: Scoring | RemoteScoring, setup: Set
     """
     session, policy, world = job.session, job.policy, job.session.world
     job.begin()
-    for step in session.steps(job.export):
-        with session.timed("step"):
-            asked = ask(loader, step, setup)  # data
-            with session.timed("rollout"):  # policy -> rollout -> reward
-                drawn, previewed = sample(job, asked, scoring, step, setup)
-            batch = kept(drawn, asked, setup.pool, policy.model, world, (setup.seed, step))
-            session.rewards(step, "train", asked.prompts, batch.groups, batch.scores)
-            advantages = group_advantages(batch.scores["reward"], batch.groups, setup.global_std)  # advantage
-            with session.timed("train"):
-                updates = update(job, batch, advantages, step, setup)  # loss terms -> optimiser
-                after_rollout(policy, session.progress.updates, setup.settings)
-            metrics = mean_of(updates) | reward_metrics(batch.scores, batch.groups) | previewed
-            metrics |= pool_metrics(drawn, batch) | picture_metrics(drawn.found, drawn.groups, world)
-            show(job, drawn, step, setup)
-            say(job, metrics, step)
-            metrics = job.conclude(step, metrics)
-        session.log(step, metrics)
+    with ThreadPoolExecutor(1, thread_name_prefix="sheet") as artist:
+        for step in session.steps(job.export):
+            with session.timed("step"):
+                asked = ask(loader, step, setup)  # data
+                with session.timed("rollout"):  # policy -> rollout -> reward
+                    drawn, previewed = sample(job, asked, scoring, step, setup)
+                sheet = artist.submit(paint, job, drawn, step) if setup.shows(step) else None
+                batch = kept(drawn, asked, setup.pool, policy.model, world, (setup.seed, step))
+                session.rewards(step, "train", asked.prompts, batch.groups, batch.scores)
+                advantages = group_advantages(batch.scores["reward"], batch.groups, setup.global_std)  # advantage
+                with session.timed("train"):
+                    updates = update(job, batch, advantages, step, setup)  # loss terms -> optimiser
+                    after_rollout(policy, session.progress.updates, setup.settings)
+                metrics = mean_of(updates) | reward_metrics(batch.scores, batch.groups) | previewed
+                metrics |= pool_metrics(drawn, batch) | picture_metrics(drawn.found, drawn.groups, world)
+                show(job, sheet, step)
+                say(job, metrics, step)
+                metrics = job.conclude(step, metrics)
+            session.log(step, metrics)
     return session.signals.exit_code
 
 
@@ -209,15 +213,22 @@ def pool_metrics(drawn: Samples, batch: Samples) -> dict[str, float]:
     return {"pool/reward_mean": s.mean, "pool/reward_max": s.max, "pool/reward_min": s.min, "pool/size": s.group_size}
 
 
-def show(job: Job, drawn: Samples, step: int, setup: Setup) -> None:
-    """Write a sheet of the step's first group, and its clips, when they are due."""
+def paint(job: Job, drawn: Samples, step: int) -> tuple[Path, list[Path]] | None:
+    """Write a sheet of the step's first group, and its clips, while training goes on; only the main rank does."""
     session, found = job.session, drawn.found
-    if not setup.shows(step) or not session.world.main or found.scores is None:
-        return
+    if not session.world.main or found.scores is None:
+        return None
     totals = found.scores.total.tolist()
     rows = [(drawn.request.prompts[i], [(media, totals[i])]) for i, media in enumerate(found.shown)]
     path = session.folder.samples / f"rollout_{step:06d}.png"
     preview.sheet(rows, path, columns=8)
-    session.picture(step, "rollout", path)
-    clips = preview.films([prompt for prompt, _ in rows], found.shown, path.with_suffix(""), job.fps)
-    session.clips(step, "rollout_clips", clips)
+    return path, preview.films([prompt for prompt, _ in rows], found.shown, path.with_suffix(""), job.fps)
+
+
+def show(job: Job, sheet: Future[tuple[Path, list[Path]] | None] | None, step: int) -> None:
+    """Hand what was painted of a step to the trackers, which want it before the step's numbers."""
+    if sheet is None or (painted := sheet.result()) is None:
+        return
+    path, clips = painted
+    job.session.picture(step, "rollout", path)
+    job.session.clips(step, "rollout_clips", clips)

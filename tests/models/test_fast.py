@@ -133,3 +133,14 @@ def test_captions_are_computed_once_for_a_prompt(make_sana, monkeypatch):
     assert seen == [("blocks.0.cross_attn.kv_linear", 2), ("blocks.1.cross_attn.kv_linear", 2)]
     assert captions.keys[0].shape == (4, 2, 8, 8)  # 5 tokens padded to 8
     assert torch.equal(captions.keys[1][0], captions.keys[1][3])
+
+
+def test_every_block_gets_its_tokens_in_the_same_layout(make_sana):
+    # A block is compiled once for all of them; another layout of the first one's tokens would be a second graph.
+    fast = FastTransformer(make_sana().transformer, torch.float32)
+    seen = []
+    for block in fast.blocks:
+        block.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].stride()))
+    outputs(make_sana().transformer, fast)
+    assert len(seen) == len(fast.blocks) > 1
+    assert len(set(seen)) == 1
