@@ -14,6 +14,7 @@ from sanarl.runtime.step import StepGuard, optimise
 from sanarl.runtime.world import World
 from sanarl.types import Rollout
 
+pytestmark = pytest.mark.parametrize("frames", [1, 5], ids=["image", "video"], indirect=True, scope="module")
 # Of different lengths in tokens, so that masks differ within a batch.
 PROMPTS = ["a red circle", "a red circle", "two blue squares", "a red circle left of a blue square"] * 2
 IDS = torch.tensor([4, 0, 7, 2, 9, 1, 3, 12])
