@@ -1,6 +1,6 @@
 """The same training on 1, 2, 4 and 8 GPUs, or as many as there are: SANA-1.5 1.6B, 1024 px, random weights.
 
-    python benchmarks/scale.py [--sizes N ...] [--only NAME ...] [--total SECONDS] [--write [FOLDER]]
+    python benchmarks/scale.py [--sizes N ...] [--only NAME ...] [--total SECONDS] [--with FILE ...] [--write [FOLDER]]
 
 Starts the ranks itself, one number of them after another, and times steps after one that warms up:
 
@@ -14,7 +14,8 @@ takes as long for a step of N ranks as of one; efficiency is samples/s of N rank
 --strong the samples are those of one rank, shared by all. Only --fraction of an RL preset's timesteps is trained, the
 time of all of them is computed from that, and named so. The reward is ``constant_time``, which is none; see
 full_size.py for what else is made and left out. A variant that takes longer than --limit is broken off, nothing begins
-after --total, and what was not run is named. --tiny tries all of it on a CPU over gloo.
+after --total, and what was not run is named. --with takes in results of other sizes, which may have run at the same
+time on other GPUs of the machine. --tiny tries all of it on a CPU over gloo.
 """
 
 import argparse
@@ -273,6 +274,7 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--least", type=float, default=30.0, help="seconds that must be left for another start")
     parser.add_argument("--text-layers", type=int, default=2)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--with", dest="others", nargs="+", type=Path, default=[], help="results to compare with")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--write", type=Path, nargs="?", const=RESULTS)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
@@ -297,7 +299,7 @@ def main(arguments: list[str] | None = None) -> int:
         return child(asked)
     begun, found = time.monotonic(), sizes(asked)
     result: dict[str, Any] = {}
-    runs: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = [run for file in asked.others for run in json.loads(file.read_text())["runs"]]
     for ranks in found:
         names = [
             name
