@@ -86,9 +86,11 @@ class LiveLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
         y = self.base(x)
-        if self.is_adapted:
-            y = y + F.linear(F.linear(x, self.down) * self.scale, self.up)
-        return y
+        if not self.is_adapted:
+            return y
+        low = F.linear(x, self.down) * self.scale
+        # One product that adds to y, where a product and a sum would write and read another y.
+        return torch.addmm(y.flatten(0, -2), low.flatten(0, -2), self.up.t()).view_as(y)
 
     def take_adapters(self) -> Tensor:
         """Copy the adapters' present values, and look whether they arrived: () bool, on the device.
