@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sanarl.using.subject import Asked
+    from sanarl.using.subject import Asked, Subject
 
+LARGEST = 8192
+"""Pixels of a side, as in the configuration."""
 MODEL = "Model"
 HOW = "Sampling (unset: as the run evaluates, or as the model's preset says)"
 
@@ -32,6 +34,9 @@ Size = Annotated[str | None, typer.Option(metavar="WxH", help="Width x height in
 Frames = Annotated[int | None, typer.Option(help="Frames of a clip, 4k + 1.", rich_help_panel=HOW)]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples drawn at once.", rich_help_panel=HOW)]
 Seed = Annotated[int | None, typer.Option(min=0, help="Of the noise. Default: the run's.", rich_help_panel=HOW)]
+NumPrompts = Annotated[int | None, typer.Option(min=1, help="Only the first of --prompts.")]
+NumSamples = Annotated[int, typer.Option(min=1, help="Samples of a prompt.")]
+Module = Annotated[str | None, typer.Option(help="Of a run that was started with its own.")]
 
 
 def overrides(
@@ -65,8 +70,10 @@ def overrides(
         width, by, height = size.lower().partition("x")
         if not (by and width.isdecimal() and height.isdecimal()):
             raise UserError(f"--size: found {size!r}; accepted: WIDTHxHEIGHT in pixels, such as 1024x1024")
-        if int(width) % 32 or int(height) % 32 or not (int(width) and int(height)):
-            raise UserError(f"--size: found {size!r}; accepted: multiples of 32, as the models' autoencoders ask")
+        if any(int(side) % 32 or not 32 <= int(side) <= LARGEST for side in (width, height)):
+            raise UserError(
+                f"--size: found {size!r}; accepted: multiples of 32, as the models' autoencoders ask, up to {LARGEST}"
+            )
         found.append(f"policy.diffusers.inference_size=[{height}, {width}]")
     if frames is not None:
         found.append(f"policy.diffusers.inference_frames={frames}")
@@ -104,3 +111,15 @@ def either(name: str, lora: Path | None, step: str | None, changes: tuple[str, .
         )
     run = folder if folder.is_dir() and not is_model else None
     return Asked(run, None if run is not None else name, lora, step, changes)
+
+
+def opened(asked: "Asked") -> "Subject":
+    """Load what was named, on the device that there is, with a remark when its samples are not of a size it knows."""
+    from sanarl.runtime.world import World
+    from sanarl.training.fitting import stretched
+    from sanarl.using import subject
+
+    found = subject.opened(asked, World.start().device)
+    if (remark := stretched(found.policy.model, found.config)) is not None:
+        print(remark, file=sys.stderr)
+    return found

@@ -32,14 +32,14 @@ def evaluate(
     ] = None,
     lora: options.Lora = None,
     step: options.Step = None,
-    num_prompts: Annotated[int | None, typer.Option(min=1, help="Only the first of --prompts.")] = None,
-    num_samples: Annotated[int, typer.Option(min=1, help="Samples of a prompt.")] = 1,
+    num_prompts: options.NumPrompts = None,
+    num_samples: options.NumSamples = 1,
     base: Annotated[bool, typer.Option(help="Score the base as well, from the same noise.")] = True,
     out: Annotated[
         Path | None, typer.Option(help="Folder to write into. Default: RUN/eval/ID, or eval/ID for a model.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The result as one JSON document on stdout.")] = False,
-    dataset_module: Annotated[str | None, typer.Option(help="Of a run that was started with its own.")] = None,
+    dataset_module: options.Module = None,
     steps: options.Steps = None,
     guidance: options.Guidance = None,
     solver: options.Solver = None,
@@ -57,7 +57,6 @@ def evaluate(
     asked = options.either(subject, lora, step, changes)
 
     from sanarl import rewards as scorers
-    from sanarl.runtime.world import World
     from sanarl.using import drawing, results, scoring
     from sanarl.using import prompts as wanted
     from sanarl.using import subject as subjects
@@ -67,7 +66,7 @@ def evaluate(
     names = _rewards(asked, rewards)
     mix = scorers.build(dict.fromkeys(names, 1.0), {name: given for name, given in names.items() if given})
     texts = wanted.starting(asked, wanted.named(asked, prompts, num_prompts, dataset_module), None)
-    opened = subjects.opened(asked, World.start().device)
+    opened = options.opened(asked)
     plan = drawing.drawing(opened, texts, num_samples, seed)
     what = scoring.plan(opened, plan, names, base)
     parent = opened.run.path if opened.run is not None else Path()

@@ -23,11 +23,11 @@ def sample(
         typer.Option(help="A file (.txt, .jsonl), SET or SET:SPLIT, or validation: the run's own held-out prompts."),
     ] = None,
     image: Annotated[Path | None, typer.Option(help="Picture that clips start from (image-to-video).")] = None,
-    num_prompts: Annotated[int | None, typer.Option(min=1, help="Only the first of --prompts.")] = None,
-    num_samples: Annotated[int, typer.Option(min=1, help="Samples of a prompt.")] = 1,
+    num_prompts: options.NumPrompts = None,
+    num_samples: options.NumSamples = 1,
     compare: Annotated[bool, typer.Option("--compare", help="Base and trained side by side, same noise.")] = False,
     out: Annotated[Path, typer.Option(help="Folder to write into.")] = Path("samples"),
-    dataset_module: Annotated[str | None, typer.Option(help="Of a run that was started with its own.")] = None,
+    dataset_module: options.Module = None,
     steps: options.Steps = None,
     guidance: options.Guidance = None,
     solver: options.Solver = None,
@@ -49,7 +49,6 @@ def sample(
     if (prompts is None) == (not prompt):
         raise UserError("say what to draw: --prompt TEXT (as often as you like), or --prompts FILE or NAME")
 
-    from sanarl.runtime.world import World
     from sanarl.using import drawing, sampling, subject
     from sanarl.using import prompts as wanted
 
@@ -57,7 +56,7 @@ def sample(
     subject.check_frames(asked, frames)
     texts = wanted.texts(prompt or []) if prompts is None else wanted.named(asked, prompts, num_prompts, dataset_module)
     texts = wanted.starting(asked, texts, image)
-    opened = subject.opened(asked, World.start().device)
+    opened = options.opened(asked)
     plan = drawing.drawing(opened, texts, num_samples, seed)
     files = sampling.sample(opened, plan, out, compare, lambda path: None if quiet else print(path))
     if not quiet:

@@ -82,7 +82,7 @@ def _transformer() -> SanaVideoTransformer3DModel:
         cross_attention_head_dim=head_dim,
         cross_attention_dim=_WIDTH,
         caption_channels=_TEXT_WIDTH,
-        sample_size=8,
+        sample_size=4,
         patch_size=(1, 2, 2),
         mlp_ratio=2.5,
     )

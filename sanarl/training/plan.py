@@ -9,6 +9,7 @@ from sanarl.runtime.memory import free_memory
 from sanarl.runtime.session import size
 from sanarl.training import settings
 from sanarl.training.build import Parts
+from sanarl.training.fitting import stretched
 from sanarl.training.job import Job
 
 LARGE = 100_000_000
@@ -36,6 +37,7 @@ def overview(made: Parts, total: int) -> list[str]:
         lines.append(
             "warning: torch sees no GPU here, and a model of this size takes days on a CPU; `sanarl doctor` says why"
         )
+    lines += [remark] if (remark := stretched(policy.model, config)) else []
     lines += made.dataset.notes
     if made.watch is not None:
         fixed = made.watch.held_out

@@ -209,6 +209,11 @@ def odd_size(desk):
 
 
 @mistake
+def size_beyond_all_bounds(desk):
+    return desk.sample("--model", "tiny-image", "--size", "8224x8192")
+
+
+@mistake
 def size_of_one_side(desk):
     return desk.sample("--model", "tiny-image", "--size", "512")
 
