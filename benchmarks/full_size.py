@@ -20,11 +20,38 @@ HERE = Path(__file__).resolve()
 WEIGHTS = "random, shapes of SANA1.5_1.6B_1024px and SANA-Video_2B_480p"
 
 
+class Noise(video.Clips):
+    """As many items as a step takes, the same in every step, kept in memory."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.count, self.made = config.samples_per_step, {}
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if index not in self.made:
+            self.made[index] = super().__getitem__(index)
+        return self.made[index]
+
+
 def get_dataset(config):
-    """Noise for SFT, the same every time; prompts for reinforcement learning."""
-    if not config.is_rl:
-        return video.Clips(config)
-    return [{"prompt": f"number {i} of a quiet harbour"} for i in range(64)]
+    """Noise for SFT; prompts for reinforcement learning."""
+    return [{"prompt": f"number {i} of a quiet harbour"} for i in range(64)] if config.is_rl else Noise(config)
+
+
+def make_pairs(folder: Path, count: int, edge: int) -> None:
+    """Pictures with captions: smooth noise."""
+    import numpy as np
+    from PIL import Image
+
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(0)
+    for i in range(count):
+        coarse = Image.fromarray(random.integers(0, 255, (32, 32, 3), dtype=np.uint8))
+        coarse.resize((edge, edge), Image.Resampling.BICUBIC).save(folder / f"{i:03d}.jpg", quality=95)
+        (folder / f"{i:03d}.json").write_text(json.dumps({"prompt": f"number {i} of a quiet harbour"}))
 
 
 def constant_time(media, _prompts, _metadata):
@@ -171,18 +198,20 @@ class Bench:
             torch.nn.Module.to(pipeline.vae, settings.vae_dtype or settings.other_dtype)
         return wrapped(pipeline, settings, device)
 
-    def measure(self, name: str, preset: str, sets: list[str], limit: float, work=None) -> dict[str, Any]:
+    def measure(
+        self, name: str, preset: str, sets: list[str], limit: float, work=None, module: str | None = str(HERE)
+    ) -> dict[str, Any]:
         """One variant, within the limit; never raises. ``work`` finds something else than the time of steps."""
         import torch
 
         result: dict[str, Any] = {"name": name, "preset": preset, "ranks": self.world.size, "set": sets}
-        measured(result, limit, work or (lambda: self.steps(preset, sets)))
+        measured(result, limit, work or (lambda: self.steps(preset, sets, module)))
         torch.compiler.reset()  # graphs are counted by code, which the next variant shares
         torch.use_deterministic_algorithms(False)
         free()
         return result
 
-    def steps(self, preset: str, sets: list[str]) -> dict[str, Any]:
+    def steps(self, preset: str, sets: list[str], module: str | None) -> dict[str, Any]:
         """Take the steps of a configuration; the median of those after the first, which warms up and compiles."""
         import torch
 
@@ -192,7 +221,7 @@ class Bench:
         if self.cuda:
             torch.cuda.reset_peak_memory_stats()
         config = load(preset, sets).config
-        with build.parts(config, str(HERE), self.world, self.load) as made:
+        with build.parts(config, module, self.world, self.load) as made:
             lines, _ = run.measured(made, config.train.max_num_steps)
             found = self.exchange(made.policy) | {"memory_peak_gib": self._peaks(lines)}
             found |= self._arithmetic(config, made.model)

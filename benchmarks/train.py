@@ -2,13 +2,14 @@
 
     python benchmarks/train.py [--only NAME ...] [--limit SECONDS] [--write [FOLDER]]
 
-nft-baseline, nft-as-written, nft: DiffusionNFT on --samples pictures of which --fraction of the timesteps are trained:
-as peers run it, eager with activation checkpointing, mini-batches of 9 and the autoencoder in float32; with the
-preset's own numbers; with compiled blocks for training and rollout, decoder compiled in bfloat16, no checkpointing and
-mini-batches of 24. sft-lora-baseline, sft-lora, sft-baseline, sft: eager, checkpointed and uncached against compiled
-with cached latents and embeddings. video-...: one clip of 41 frames of 480 x 832, eager and compiled. resume: under
-train.deterministic steps 1 to 4 without a break, and broken off after step 2; the values must be equal bit by bit.
-resume-free: the same without train.deterministic, where two runs without a break differ as well.
+nft-baseline: DiffusionNFT on --samples pictures of which --fraction of the timesteps are trained, as peers run it:
+eager with activation checkpointing, mini-batches of 9 and the autoencoder in float32. nft-as-written: the preset's own
+numbers. nft: compiled blocks for training and rollout, decoder compiled in bfloat16, no checkpointing, mini-batches of
+24; nft-unfused: the same without train.fuse. sft-lora-baseline, sft-lora, sft-baseline, sft: fine-tuning on --batch
+files, eager, checkpointed and uncached against compiled with cached latents and embeddings. video-...: one clip of 41
+frames of 480 x 832, eager and compiled. resume: under train.deterministic steps 1 to 4 without a break, and broken off
+after step 2; the values must be equal bit by bit. resume-free: the same without train.deterministic, where two runs
+without a break differ as well.
 
 A figure is the median of the steps after the first, which warms up and compiles; see full_size.py for what is made and
 left out. A variant that takes longer than --limit is broken off; the JSON is written again after each. --tiny tries all
@@ -26,12 +27,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from full_size import HERE, WEIGHTS, Bench, overrides
+from full_size import HERE, WEIGHTS, Bench, make_pairs, overrides
 from stages import free, head, keep
 
 RESULTS = Path(__file__).parent / "results"
 NFT_TARGETS = {"inner_step": (0.42, 0.36), "whole_step": (0.44, 0.36)}  # must, goal: shares of the baseline's time
-EAGER: dict[str, Any] = {"train.compile": False, "policy.model_gradient_checkpointing": True}
+EAGER: dict[str, Any] = {
+    "train.compile": False,
+    "train.fuse": False,
+    "policy.model_gradient_checkpointing": True,
+}
 FAST: dict[str, Any] = {"train.compile": True, "policy.model_gradient_checkpointing": False}
 COMPILED_ROLLOUT = {
     "rollout.engine.mode": "compile",
@@ -44,6 +49,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "nft-baseline": ("sana-image-nft", EAGER | PEERS_ROLLOUT | {"train.train_policy.mini_batch": 9}),
     "nft-as-written": ("sana-image-nft", {}),
     "nft": ("sana-image-nft", FAST | COMPILED_ROLLOUT | {"train.train_policy.mini_batch": 24}),
+    "nft-unfused": (
+        "sana-image-nft",
+        FAST | COMPILED_ROLLOUT | {"train.train_policy.mini_batch": 24, "train.fuse": False},
+    ),
     "sft-lora-baseline": ("sana-image-sft-lora", EAGER),
     "sft-lora": ("sana-image-sft-lora", FAST | BF16_ENCODERS | {"data.cache": "CACHE"}),
     "sft-baseline": ("sana-image-sft", EAGER),
@@ -58,9 +67,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 SMALL = {"resume": 2, "resume-free": 2, "video-nft": 2, "video-nft-baseline": 2}
 
 
+def has_pictures(name: str) -> bool:
+    """Whether a variant reads files."""
+    return name.startswith("sft")
+
+
 def chosen(name: str, asked: argparse.Namespace, cache: str) -> list[str]:
     """The overrides of a variant."""
     preset, own = VARIANTS[name]
+    if has_pictures(name):
+        own = own | {"train.train_policy.dataset.local_dir": str(Path(cache, "pictures"))}
     rl, clips = preset.endswith("nft"), "video" in preset
     samples = SMALL.get(name, asked.samples if rl else 1 if clips else asked.batch)
     if rl:
@@ -115,7 +131,7 @@ def ratios(runs: list[dict[str, Any]]) -> dict[str, Any]:
     done = {run["name"]: run for run in runs if "medians" in run}
     found: dict[str, Any] = {}
     for name, run in done.items():
-        base = done.get(f"{name.removesuffix('-as-written')}-baseline")
+        base = done.get(f"{name.removesuffix('-as-written').removesuffix('-unfused')}-baseline")
         if base is None:
             continue
         shares = {
@@ -177,10 +193,13 @@ def main(arguments: list[str] | None = None) -> int:
         "runs": [],
     }
     print(f"{bench.card}: bf16 products of 8192 x 8192 at {result['matmul_tflops']} TFLOP/s", flush=True)
+    if any(map(has_pictures, asked.only)):
+        make_pairs(Path(cache.name, "pictures"), asked.batch, 32 if asked.tiny else 1024)
     for name in asked.only:
         sets = chosen(name, asked, cache.name)
+        module = None if has_pictures(name) else str(HERE)
         work = (lambda sets=sets: resumed(bench, sets)) if name.startswith("resume") else None
-        result["runs"].append(bench.measure(name, VARIANTS[name][0], sets, asked.limit, work))
+        result["runs"].append(bench.measure(name, VARIANTS[name][0], sets, asked.limit, work, module))
         result["shares_of_the_baseline"] = ratios(result["runs"])
         print(line(result["runs"][-1], result["matmul_tflops"]), flush=True)
         if asked.write is not None:

@@ -53,11 +53,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class Cond(Rows):
-    """What the transformer attends to: text embeddings, which of their tokens are real, and a frame that is given."""
+    """What the transformer attends to: text embeddings, which of their tokens are real, and a frame that is given.
+
+    ``texts`` says, without a look at the device, which rows have the same embeddings.
+    """
 
     embeds: Tensor  # (B, L, D)
     mask: Tensor  # (B, L) 1 = keep, 0 = padding
     first: Tensor | None = None  # (B, C, 1, H, W) clean latents of the first frame, of image-to-video
+    texts: list[str] | None = None  # the prompts; None: unknown
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Xie et al., arXiv:2410.10629; SANA-1.5, arXiv:2501.18427; SANA-Video, arXiv:2509
 """
 
 import inspect
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -12,6 +13,7 @@ from diffusers import SanaPipeline, SanaVideoPipeline
 from torch import Tensor
 
 from sanarl.errors import UserError
+from sanarl.models.fused import caption_mask
 from sanarl.models.offload import Visitor
 from sanarl.models.tiles import Thrift
 from sanarl.models.vae import codec
@@ -83,7 +85,8 @@ class Sana:
         with self._text_encoder.here():
             cond = Cond.cat([self._encode(part, self._instruction if part[0] else None) for part in parts])
         place = {prompt: row for row, prompt in enumerate(p for part in parts for p in part)}
-        return cond[torch.tensor([place[prompt] for prompt in prompts], dtype=torch.int64)]
+        rows = cond[torch.tensor([place[prompt] for prompt in prompts], dtype=torch.int64)]
+        return replace(rows, texts=list(prompts))
 
     def _encode(self, prompts: list[str], instruction: list[str] | None) -> Cond:
         parts = []
@@ -138,7 +141,7 @@ class Sana:
         out = self.transformer(
             x_t.to(dtype),
             encoder_hidden_states=cond.embeds.to(dtype),
-            encoder_attention_mask=cond.mask,
+            encoder_attention_mask=caption_mask(self.transformer, cond, dtype),
             timestep=timestep,
             return_dict=False,
         )[0]

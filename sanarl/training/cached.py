@@ -84,6 +84,7 @@ class Cached:
         return Cond(
             torch.stack([row["embeds"].to(device) for row in rows]),
             torch.stack([row["mask"].to(device) for row in rows]),
+            texts=list(prompts),
         )
 
     def _prompt_key(self, prompt: str) -> str:

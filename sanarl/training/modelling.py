@@ -11,6 +11,7 @@ from sanarl.config import Config
 from sanarl.errors import UserError
 from sanarl.models.adapter import add_adapter, read_adapter
 from sanarl.models.base import FlowModel
+from sanarl.models.fused import fuse
 from sanarl.models.load import ModelSettings
 from sanarl.models.policy import Policy
 from sanarl.runtime import hardware
@@ -19,6 +20,8 @@ from sanarl.runtime.world import World
 from sanarl.training import settings
 
 ALONE = World()
+GRAPHS = 64
+"""Of the blocks, at most."""
 
 
 def model_settings(config: Config) -> ModelSettings:
@@ -58,8 +61,18 @@ def compile_blocks(transformer: nn.Module, device: torch.device, backend: str = 
     assert isinstance(blocks, nn.ModuleList), "the repeated blocks are a list"
     # torch looks for the gradient of every input of a block while it compiles, and warns of its own look.
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
+    # All blocks are one code, with a graph for each kind of pass, dtype and shape; past the limit torch falls back to
+    # eager in silence.
+    dynamo = torch._dynamo.config
+    dynamo.recompile_limit = max(dynamo.recompile_limit, GRAPHS)
     for block in blocks:
         block.compile(backend=backend)
+
+
+def fuses(config: Config, device: torch.device) -> bool:
+    """Whether layers shall share work: as train.fuse says, by itself where odd sizes and repeated work cost time."""
+    asked = config.train.fuse
+    return device.type == "cuda" and config.train.param_dtype == "bfloat16" if asked == "auto" else asked
 
 
 def build_policy(config: Config, model: FlowModel, world: World = ALONE) -> Policy:
@@ -79,6 +92,8 @@ def build_policy(config: Config, model: FlowModel, world: World = ALONE) -> Poli
         start = add_adapter(transformer, slot, config.train.seed)
         if lora.lora_path is not None:
             start = read_adapter(Path(lora.lora_path), transformer, slot)
+    if fuses(config, world.device):
+        fuse(transformer)
     if config.train.compile:
         compile_blocks(transformer, world.device)
     master_dtype = settings.DTYPES[config.train.master_dtype]

@@ -1,5 +1,6 @@
 """Compiled blocks: the same velocities and gradients, and value sets that switch without compiling anew."""
 
+import pytest
 import torch
 
 from sanarl.config import load
@@ -8,12 +9,13 @@ from sanarl.runtime.world import World
 from sanarl.training import build, modelling
 
 
-def test_value_sets_switch_without_compiling_anew(toml, tmp_path):
+@pytest.mark.parametrize("fused", ["false", "true"], ids=["plain", "fused"])
+def test_value_sets_switch_without_compiling_anew(toml, tmp_path, fused):
     # Reference: the same blocks without compilation. The graphs are torch's; what makes kernels of them is left out,
     # which takes minutes on a CPU.
     file = tmp_path / "preset.toml"
     file.write_text(toml("nft", tmp_path / "out"), encoding="utf-8")
-    with build.parts(load(file, ("validation.enable=false",)).config, None, World()) as made:
+    with build.parts(load(file, ("validation.enable=false", f"train.fuse={fused}")).config, None, World()) as made:
         policy = made.policy
         draw = torch.Generator().manual_seed(0)
         for values in (policy.masters, policy.sets["old"]):

@@ -31,6 +31,7 @@ MAY_CHANGE = (
     "train.epoch",
     "train.fsdp_offload",
     "train.fsdp_reshard_after_forward",
+    "train.fuse",
     "train.max_hours",
     "train.max_num_steps",
     "train.max_skipped_steps",

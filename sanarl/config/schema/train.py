@@ -148,6 +148,10 @@ class Train(Table):
     """Of the transformer's weights and arithmetic in forward and backward."""
     compile: bool = False
     """Compile the transformer's blocks: other rounding, a longer first step, shorter others."""
+    fuse: bool | Literal["auto"] = "auto"
+    """Do once what layers of SANA share: adapter products of query, key and value, with ranks filled up to multiples
+    of 16; keys and values of captions for rows of one prompt. Other rounding, nothing else. "auto": on GPUs in
+    bfloat16."""
     fsdp_reduce_dtype: Literal["float32", "bfloat16"] = "float32"
     """In which gradients are summed over ranks that share the weights of full fine-tuning."""
     fsdp_reshard_after_forward: Literal["default", "always", "never"] = "default"

@@ -10,6 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from sanarl.config import ConfigError
 from sanarl.errors import UserError
+from sanarl.models.fused import PaddedLora
+from sanarl.training import modelling
 
 honours = pytest.mark.honours
 STOPPING = str(Path(__file__).parents[1] / "stopping.py")
@@ -300,3 +302,19 @@ def test_compiled_blocks(lab):
         with lab.parts("sft-lora", f"train.compile={word}") as made:
             blocks = made.model.transformer.transformer_blocks
             assert [block._compiled_call_impl is not None for block in blocks] == [compiled] * len(blocks)
+
+
+@honours("train.fuse")
+def test_shared_work(lab):
+    # test_fused.py has the numbers. Nothing is fused here by itself: this is no GPU.
+    for word, fused in (("true", True), ("false", False), ('"auto"', False)):
+        with lab.parts("sft-lora", f"train.fuse={word}") as made:
+            found = [m for m in made.model.transformer.modules() if isinstance(m, PaddedLora)]
+            assert bool(found) == fused
+    for dtype, asked, fused in (
+        ("bfloat16", '"auto"', True),
+        ("float32", '"auto"', False),
+        ("bfloat16", "false", False),
+    ):
+        config = lab.loaded("sft-lora", f"train.param_dtype={dtype}", f"train.fuse={asked}").config
+        assert modelling.fuses(config, torch.device("cuda")) == fused
