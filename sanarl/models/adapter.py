@@ -1,24 +1,20 @@
 """The LoRA slot (Hu et al., arXiv:2106.09685) of a transformer: adding it, and reading adapters from files."""
 
 import difflib
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from peft import LoraConfig, get_peft_model_state_dict
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from sanarl.errors import UserError
+from sanarl.models.adapter_saved import Saved, saved
 from sanarl.models.layers import is_target
-from sanarl.models.native import convert_adapter
 
 NAME = "default"
-FILES = ("pytorch_lora_weights.safetensors", "adapter_model.safetensors")
-PREFIXES = ("transformer.", "base_model.model.")
 
 
 @dataclass(frozen=True)
@@ -113,57 +109,45 @@ def read_adapter(path: Path, transformer: nn.Module, settings: LoraSettings) -> 
         Parameter name -> value in float32.
 
     Raises:
-        UserError: when there is no such file, or its rank, scale, names or shapes are not the slot's.
+        UserError: when there is no such file, what is in it is no adapter, or its rank, scale, names or shapes are not
+            the slot's.
     """
-    file = next((path / name for name in FILES if (path / name).is_file()), path)
-    if not file.is_file():
-        raise UserError(f"policy.lora.lora_path: no adapter in {path}; expected a folder with {' or '.join(FILES)}")
-    try:
-        with safe_open(file, framework="pt") as opened:
-            metadata, saved = opened.metadata() or {}, {k: opened.get_tensor(k) for k in opened.keys()}  # noqa: SIM118
-    except Exception as error:
-        raise UserError(f"policy.lora.lora_path: {file} is no readable safetensors file: {error}") from error
-    _check_scale(file, metadata, settings)
-    for prefix in PREFIXES:
-        saved = {k.removeprefix(prefix): v for k, v in saved.items()}
-    saved = convert_adapter(saved)
+    found = saved(path, "policy.lora.lora_path")
+    _check_scale(found, settings)
+    values = found.values
     slot = get_peft_model_state_dict(transformer, adapter_name=NAME)
-    faults = [f"{k} is missing" for k in sorted(slot.keys() - saved.keys())]
-    faults += [f"{k} has no place" for k in sorted(saved.keys() - slot.keys())]
+    faults = [f"{k} is missing" for k in sorted(slot.keys() - values.keys())]
+    faults += [f"{k} has no place" for k in sorted(values.keys() - slot.keys())]
     faults += [
-        f"{k} has shape {tuple(saved[k].shape)}, the slot {tuple(slot[k].shape)}"
-        for k in sorted(slot.keys() & saved.keys())
-        if slot[k].shape != saved[k].shape
+        f"{k} has shape {tuple(values[k].shape)}, the slot {tuple(slot[k].shape)}"
+        for k in sorted(slot.keys() & values.keys())
+        if slot[k].shape != values[k].shape
     ]
     if faults:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise UserError(
-            f"policy.lora.lora_path: {file} does not fit policy.lora (r, target_modules): {'; '.join(faults[:5])}{more}"
+            f"policy.lora.lora_path: {found.file} does not fit policy.lora (r, target_modules): "
+            f"{'; '.join(faults[:5])}{more}"
         )
-    return {k.replace(".weight", f".{NAME}.weight"): v.float() for k, v in saved.items()}
+    return {k.replace(".weight", f".{NAME}.weight"): v.float() for k, v in values.items()}
 
 
-def _check_scale(file: Path, metadata: dict[str, str], settings: LoraSettings) -> None:
+def _check_scale(found: Saved, settings: LoraSettings) -> None:
     """Rank and alpha written beside the weights must be the slot's; without any, alpha = r is what loaders assume."""
-    found: dict[str, Any] = {"r": settings.r, "lora_alpha": settings.r}
-    beside = file.parent / "adapter_config.json"
-    try:
-        if "lora_adapter_metadata" in metadata:
-            saved = json.loads(metadata["lora_adapter_metadata"])
-            found = {k.removeprefix("transformer."): v for k, v in saved.items()}
-        elif beside.is_file():
-            found = dict(json.loads(beside.read_text(encoding="utf-8")))
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise UserError(
-            f"policy.lora.lora_path: the description of {file} is no readable JSON table: {error}"
-        ) from error
-    for key, asked in (("r", settings.r), ("lora_alpha", settings.alpha), ("use_rslora", settings.use_rslora)):
-        if float(found.get(key, asked)) != float(asked):
+    alpha = found.alpha if found.described else float(settings.r)
+    told = (("r", settings.r, found.r), ("lora_alpha", settings.alpha, alpha))
+    for key, asked, has in (*told, ("use_rslora", settings.use_rslora, found.use_rslora)):
+        if has is not None and has != asked:
             raise UserError(
-                f"policy.lora.{key}: found {asked}, but the adapter {file} has {found[key]}; write {key} = {found[key]}"
+                f"policy.lora.{key}: found {asked}, but the adapter {found.file} has {_said(has)}; write {key} = "
+                f"{_said(has).lower()}"
             )
-    pattern = found.get("alpha_pattern") or {}
-    if "alpha_pattern" in found and pattern != settings.alpha_pattern:
+    if found.alpha_pattern is not None and found.alpha_pattern != settings.alpha_pattern:
         raise UserError(
-            f"policy.lora.alpha_pattern: found {settings.alpha_pattern}, but the adapter {file} has {pattern}"
+            f"policy.lora.alpha_pattern: found {settings.alpha_pattern}, but the adapter {found.file} has "
+            f"{found.alpha_pattern}"
         )
+
+
+def _said(value: bool | int | float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -47,7 +47,10 @@ uncertainty."""
 LINEAR = {f"mlp.{name}.linear": f"mlp.{name}.conv" for name in ("inverted_conv", "point_conv")}
 """LinearFFN's layers -> the 1x1 convolutions that they are."""
 
-_IN_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
+_TOLD = ("transformer_blocks.0.ff.conv_point", "transformer_blocks.0.attn1.to_q")
+"""Layers, beside those outside the blocks, whose shapes tell the configuration."""
+_VECTORS = ("q_norm", "k_norm", "attention_y_norm")
+_IN_BLOCK = re.compile(r"blocks\.(0|[1-9][0-9]*)\.(.+)")
 _DIFFUSERS_BLOCK = re.compile(r"transformer_blocks\.(\d+)\.(.+)")
 _LORA = re.compile(r"(.+)\.(lora_[AB])\.weight")
 
@@ -84,22 +87,42 @@ def convert(native: Mapping[str, Tensor], source: str) -> Converted:
         UserError: naming the keys that are no SANA's, or missing from it.
     """
     state: dict[str, Tensor] = {}
-    unused, unknown = [], []
+    unused, unknown, misshapen = [], [], []
     for key, value in native.items():
+        wanted = _rank_of(*key.rpartition(".")[::2])
+        if key not in UNUSED and wanted is not None and (value.ndim != wanted or not value.numel()):
+            misshapen.append(f"{key} {tuple(value.shape)}")
+            continue
         found = list(_split(key, value))
         state.update(found)
         if not found:
             (unused if key in UNUSED else unknown).append(key)
     forms = {key.rpartition(".")[0].rpartition(".")[2] for key in native if re.search(r"mlp\.(in|po)\w+\.", key)}
+    blocks = sorted({int(m[1]) for key in state if (m := _DIFFUSERS_BLOCK.match(key))})
     missing = [ours for theirs, ours in OUTSIDE.items() if f"{ours}.weight" not in state]
     missing += [ours for ours in TABLES.values() if ours not in state]
-    if unknown or missing or len(forms) != 1:
+    missing += [name for name in _TOLD if f"{name}.weight" not in state] * bool(blocks)
+    if unknown or missing or misshapen or len(forms) != 1 or blocks != list(range(len(blocks))):
         faults = [f"{_listed(unknown)} belong to no SANA"] * bool(unknown)
+        faults += [f"{_listed(misshapen)} have not the dimensions of SANA's layers"] * bool(misshapen)
+        missing = [] if misshapen else missing
         faults += [f"{_listed(missing)} (in diffusers' names) are missing"] * bool(missing)
+        faults += [f"its blocks are not numbered 0 to {len(blocks) - 1}"] * (blocks != list(range(len(blocks))))
         faults += ["its FFN mixes linear layers and convolutions"] * (len(forms) > 1)
         faults += ["it has no transformer blocks"] * (not forms)
         raise UserError(f"policy.model_name_or_path: {source} is no native SANA for pictures: {'; '.join(faults)}")
     return Converted(state, tuple(unused), linear_ffn=forms == {"linear"})
+
+
+def _rank_of(layer: str, kind: str) -> int | None:
+    """Dimensions of a native weight; None where the name tells nothing."""
+    if kind == "scale_shift_table":
+        return 2
+    if kind == "bias" or layer.endswith(_VECTORS):
+        return 1
+    if kind != "weight":
+        return None
+    return 4 if layer.endswith(".conv") or layer == "x_embedder.proj" else 2
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
@@ -175,6 +198,9 @@ def convert_adapter(saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Returns:
         The same in diffusers' names; keys that are not native stay as they are.
+
+    Raises:
+        ValueError: when a weight has not its layer's dimensions, or a fused layer's cannot be cut into its parts.
     """
     converted: dict[str, Tensor] = {}
     for key, value in saved.items():
@@ -184,9 +210,11 @@ def convert_adapter(saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
             converted[key] = value
             continue
         inside = LINEAR.get(place[2], place[2])
+        parts = BLOCK[inside]
+        if value.ndim != _rank_of(place[2], "weight") or (match[2] == "lora_B" and value.shape[0] % len(parts)):
+            raise ValueError(f"{key} has shape {tuple(value.shape)}, which fits no {place[2]}")
         if inside != place[2]:  # the adapter of a linear layer becomes one of a 1x1 convolution
             value = value[:, :, None, None]
-        parts = BLOCK[inside]
         values = value.chunk(len(parts)) if match[2] == "lora_B" else [value] * len(parts)
         for name, part in zip(parts, values, strict=True):
             converted[f"transformer_blocks.{place[1]}.{name}.{match[2]}.weight"] = part.clone()

@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from sanarl.models.native import Converted, configured, convert
 
 HUB = "hf://"
 NAME, BASE, CONFIG = "policy.model_name_or_path", "policy.base_pipeline", "policy.native_config"
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""What weights are stored in."""
 
 
 def is_native(name: str) -> bool:
@@ -87,15 +90,38 @@ def read(path: Path) -> dict[str, Tensor]:
         UserError: when it is something else.
     """
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of how the file was written, and of pickles that are refused anyway
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{NAME}: {path} is no readable checkpoint: it is cut short or damaged, or holds more than tensors and "
+            "plain values, which could be code and is not unpickled"
+        ) from error
+    except Exception as error:  # a damaged file makes torch's reader raise almost anything
         raise UserError(f"{NAME}: {path} is no readable checkpoint: {first_line(error)}") from error
     for key in ("state_dict", "model"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
     if not isinstance(found, dict) or not found or not all(isinstance(value, Tensor) for value in found.values()):
         raise UserError(f"{NAME}: {path} holds no table of weights")
+    wrong = [str(key) for key, value in found.items() if not (isinstance(key, str) and _are_weights(value))]
+    if wrong:
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise UserError(
+            f"{NAME}: {path} holds what no weights are, finite numbers in {', '.join(map(_dtype, DTYPES))}: "
+            f"{', '.join(wrong[:5])}{more}"
+        )
     return found
+
+
+def _are_weights(value: Tensor) -> bool:
+    dense = value.layout == torch.strided and value.device.type == "cpu"
+    return dense and value.dtype in DTYPES and bool(value.isfinite().all())
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _local(name: str, revision: str | None) -> Path:
@@ -139,13 +165,17 @@ def _agree(path: Path, converted: Converted, settings: Mapping[str, Any]) -> Non
             raise ValueError("it holds no table")
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{CONFIG}: {path} is no readable YAML: {first_line(error)}") from error
-    faults = []
-    for key, actual in _actual(converted, settings).items():
+    facts = _actual(converted, settings)
+    tables = {table: stated.get(table) or {} for table in dict.fromkeys(key.partition(".")[0] for key in facts)}
+    faults = [f"{table} is no table" for table, found in tables.items() if not isinstance(found, dict)]
+    if faults:
+        raise UserError(f"{CONFIG}: {path} is no configuration of SANA: {'; '.join(faults)}")
+    for key, actual in facts.items():
         table, _, name = key.partition(".")
-        said = (stated.get(table) or {}).get(name) if isinstance(stated.get(table), dict) else None
+        said = tables[table].get(name)
         if said is not None and not _same(said, actual):
             faults.append(f"{key} = {_words(said)}, the weights have {_words(actual)}")
-    model = stated.get("model") if isinstance(stated.get("model"), dict) else {}
+    model = tables["model"]
     match = re.search(r"_P(\d+)_D(\d+)$", str(model.get("model", "")))
     for label, place, actual in (("P", 1, settings["patch_size"]), ("D", 2, settings["num_layers"])):
         if match is not None and int(match[place]) != actual:
@@ -185,5 +215,7 @@ def _same(said: object, actual: Value) -> bool:
 
 def _words(value: object) -> str:
     if isinstance(value, tuple):
-        return " or ".join(value)
+        return " or ".join(map(_words, value))
+    if isinstance(value, str):
+        return f'"{value}"'
     return str(value).lower() if isinstance(value, bool) else str(value)

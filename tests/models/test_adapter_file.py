@@ -1,5 +1,7 @@
 """What an adapter's file says of it; reference: the settings that it was made with."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -9,6 +11,8 @@ from sanarl.models.adapter import LoraSettings, add_adapter, read_adapter
 from sanarl.models.adapter_file import described
 from sanarl.models.export import export
 from sanarl.models.native import convert_adapter
+
+ONE = {"transformer_blocks.0.attn1.to_q.lora_A.weight": torch.ones(2, 8)}
 
 
 @pytest.mark.parametrize("target", ["diffusers", "peft"])
@@ -52,3 +56,44 @@ def test_what_is_no_adapter(tmp_path):
     (tmp_path / "broken.safetensors").write_bytes(b"{}")
     with pytest.raises(UserError, match="is no readable adapter"):
         described(tmp_path / "broken.safetensors", "--lora")
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ({"r": "two"}, r'has r = "two": a rank is a whole number, 1 or more'),
+        ({"r": 0}, "has r = 0"),
+        ({"r": True}, "has r = true"),
+        ({"lora_alpha": "x"}, r'has lora_alpha = "x": a scale is a finite number above 0'),
+        ({"lora_alpha": float("inf")}, "has lora_alpha = Infinity"),
+        ({"use_rslora": 1}, "has use_rslora = 1: this is true or false"),
+        ({"alpha_pattern": 3}, "has alpha_pattern = 3: this is a table of scales"),
+        ({"alpha_pattern": {"to_q": [1]}}, "has alpha_pattern"),
+        ([1], "is no readable JSON table: it holds no table"),
+    ],
+)
+def test_descriptions_that_say_nothing_of_use(tmp_path, make_sana, lora, description, message):
+    """Read for a slot of its own or for one that is there: the same words."""
+    save_file(
+        {"transformer_blocks.0.attn1.to_q.lora_A.weight": torch.ones(2, 8)}, tmp_path / "adapter_model.safetensors"
+    )
+    (tmp_path / "adapter_config.json").write_text(json.dumps(description))
+    with pytest.raises(UserError, match=f"--lora: the description of .*{message}"):
+        described(tmp_path, "--lora")
+    with pytest.raises(UserError, match=f"lora_path: the description of .*{message}"):
+        read_adapter(tmp_path, make_sana().transformer, lora)
+
+
+def test_what_a_description_leaves_open_is_read_from_the_weights(tmp_path):
+    save_file(
+        {"transformer_blocks.0.attn1.to_q.lora_A.weight": torch.ones(2, 8)}, tmp_path / "adapter_model.safetensors"
+    )
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": None, "lora_alpha": 3, "use_rslora": None}))
+    assert described(tmp_path, "--lora") == LoraSettings(2, 3.0, ["transformer_blocks.0.attn1.to_q"])
+
+
+@pytest.mark.parametrize("value", [torch.ones(2, 8, dtype=torch.int32), torch.full((2, 8), float("nan"))])
+def test_what_no_weights_are(tmp_path, value):
+    save_file({"blocks.0.attn.qkv.lora_A.weight": value}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(UserError, match=r"holds what no weights are: blocks\.0\.attn\.qkv\.lora_A\.weight"):
+        described(tmp_path, "--lora")

@@ -1,6 +1,11 @@
 """Native checkpoints. References: the pipeline in memory, written out in native names by the tests' own mapping."""
 
 import json
+import pickle
+import random
+import re
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +14,7 @@ from safetensors.torch import save_file
 from sanarl.errors import UserError
 from sanarl.models import native, native_files
 from sanarl.models.adapter import LoraSettings, add_adapter, read_adapter
+from sanarl.models.adapter_file import described
 from sanarl.models.load import load_model
 from sanarl.models.tiny import random_pipeline
 
@@ -100,6 +106,13 @@ def added(**new):
     return lambda state: state | new
 
 
+MISSHAPEN = [
+    (key, shape)
+    for key in ("x_embedder.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.point_conv.linear.weight")
+    for shape in ((), (5,), (0, 16))
+] + [("x_embedder.proj.weight", (16, 4, 0, 0)), ("final_layer.linear.weight", ()), ("t_block.1.bias", (2, 2))]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -109,6 +122,11 @@ def added(**new):
         (lambda s: s | {"x_embedder.proj.bias": torch.zeros(5)}, r"patch_embed\.proj\.bias has shape \(5,\)"),
         (lambda s: s | {"blocks.1.mlp.point_conv.conv.weight": s["blocks.1.mlp.point_conv.linear.weight"]}, "mixes"),
         (lambda _: {"a": torch.zeros(1)}, "no transformer blocks"),
+        (dropped("blocks.0.mlp.point_conv.linear.weight"), r"blocks\.0\.ff\.conv_point .* are missing"),
+        (lambda s: {k: v for k, v in s.items() if "blocks.0." not in k}, "blocks are not numbered 0 to 0"),
+        (added(**{"blocks.10000000.scale_shift_table": torch.zeros(6, 16)}), "blocks are not numbered 0 to 2"),
+        (added(**{"blocks.01.scale_shift_table": torch.zeros(6, 16)}), r"blocks\.01\.scale_shift_table belong to no"),
+        *((added(**{key: torch.zeros(shape)}), "have not the dimensions") for key, shape in MISSHAPEN),
     ],
 )
 def test_every_key_is_accounted_for(saved, pipeline_folder, change, message):
@@ -127,6 +145,67 @@ def test_what_is_no_checkpoint(tmp_path, pipeline_folder):
         load_model(settings(tmp_path / "absent.pth", base_pipeline=str(pipeline_folder)), CPU)
     with pytest.raises(UserError, match=r"accepted hf://owner/repo/file\.pth"):
         load_model(settings("hf://owner/file.pth", base_pipeline=str(pipeline_folder)), CPU)
+
+
+class Code:
+    """A pickle that runs what it likes when it is loaded."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return Path.touch, (self.mark,)
+
+
+def test_code_in_a_pickle_is_not_run(tmp_path):
+    """Neither in torch's own format nor in a plain pickle of any protocol."""
+    files = [tmp_path / f"{n}.pth" for n in range(3)]
+    torch.save({"weight": Code(tmp_path / "run")}, files[0])
+    torch.save({"weight": Code(tmp_path / "run")}, files[1], _use_new_zipfile_serialization=False)
+    files[2].write_bytes(pickle.dumps({"weight": Code(tmp_path / "run")}, protocol=4))
+    for file in files:
+        with pytest.raises(UserError, match="more than tensors and plain values"):
+            native_files.read(file)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_damaged_files_are_said_to_be(tmp_path, zipped):
+    """Cut anywhere or with bytes of the pickle changed: an error for people, or weights, never another exception."""
+    whole, broken = tmp_path / "whole.pth", tmp_path / "broken.pth"
+    torch.save({f"layer{n}": torch.ones(3) for n in range(4)}, whole, _use_new_zipfile_serialization=zipped)
+    raw, rng = whole.read_bytes(), random.Random(0)
+    for n in range(250):
+        data = bytearray(raw)
+        if n < 50:
+            del data[len(raw) * n // 50 :]
+        else:
+            data[rng.randrange(min(len(raw), 600))] = rng.randrange(256)
+        broken.write_bytes(data)
+        with suppress(UserError):
+            assert native_files.read(broken)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {7: torch.ones(2)},
+        {("a", "b"): torch.ones(2)},
+        {"whole": torch.ones(2, dtype=torch.int64)},
+        {"truth": torch.ones(2, dtype=torch.bool)},
+        {"complex": torch.ones(2, dtype=torch.complex64)},
+        {"quantised": torch.ones(2).to(torch.float8_e4m3fn)},
+        {"nowhere": torch.ones(2, device="meta")},
+        {"undefined": torch.tensor([1.0, float("nan")])},
+        {"endless": torch.tensor([1.0, float("inf")])},
+    ],
+    ids=lambda entry: str(*entry),
+)
+def test_what_is_no_weight_is_named(tmp_path, entry):
+    path = tmp_path / "a.pth"
+    torch.save({"fine": torch.ones(2)} | entry, path)
+    with pytest.raises(UserError, match=rf"holds what no weights are, finite numbers .*: {re.escape(str(*entry))}$"):
+        native_files.read(path)
 
 
 def test_a_checkpoint_in_the_hubs_cache(saved, pipeline_folder, tmp_path, monkeypatch):
@@ -197,6 +276,14 @@ def test_a_native_configuration_that_contradicts(saved, pipeline_folder, tmp_pat
         load_model(asked, CPU)
 
 
+def test_a_native_configuration_whose_tables_are_none(saved, pipeline_folder, tmp_path):
+    file = tmp_path / "flat.yaml"
+    file.write_text("model: 3\nvae: [1]\n")
+    asked = settings(saved(), base_pipeline=str(pipeline_folder), native_config=str(file))
+    with pytest.raises(UserError, match="is no configuration of SANA: model is no table; vae is no table"):
+        load_model(asked, CPU)
+
+
 def test_native_adapters_convert_exactly(pipeline, native_state, tmp_path):
     """Reference: the native layers' own outputs with their adapter, in float64."""
     r, alpha, rng = 2, 3.0, torch.Generator().manual_seed(0)
@@ -235,6 +322,23 @@ def test_adapters_of_the_linear_ffn_become_those_of_convolutions():
         "transformer_blocks.0.ff.conv_inverted.lora_B.weight": (64, 2, 1, 1),
         "other": (2, 16),
     }
+
+
+@pytest.mark.parametrize(
+    ("layer", "part", "shape"),
+    [
+        ("attn.qkv", "B", (100, 2)),  # not divisible by the three parts
+        ("attn.qkv", "B", (4, 2)),
+        ("cross_attn.kv_linear", "B", (1, 2)),
+        ("attn.qkv", "A", ()),
+        ("mlp.point_conv.linear", "A", (5,)),
+        ("mlp.point_conv.conv", "A", (5, 2)),  # a convolution's has four dimensions
+    ],
+)
+def test_adapters_that_fit_no_fused_layer_are_refused(tmp_path, layer, part, shape):
+    save_file({f"blocks.0.{layer}.lora_{part}.weight": torch.zeros(shape)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(UserError, match=rf"lora_{part}\.weight has shape .*, which fits no {re.escape(layer)}$"):
+        described(tmp_path, "--lora")
 
 
 def test_a_base_of_another_width_is_refused(saved):
