@@ -7,9 +7,10 @@ eager with activation checkpointing, mini-batches of 9 and the autoencoder in fl
 numbers. nft: compiled blocks for training and rollout, decoder compiled in bfloat16, no checkpointing, mini-batches of
 24; nft-unfused: the same without train.fuse. sft-lora-baseline, sft-lora, sft-baseline, sft: fine-tuning on --batch
 files, eager, checkpointed and uncached against compiled with cached latents and embeddings. video-...: one clip of 41
-frames of 480 x 832, eager and compiled. resume: under train.deterministic steps 1 to 4 without a break, and broken off
-after step 2; the values must be equal bit by bit. resume-free: the same without train.deterministic, where two runs
-without a break differ as well.
+frames of 480 x 832, eager and compiled. inner-loop, inner-loop-sft: whether the host waits for the card inside the
+inner loop (torch's sync_debug_mode, and a trace), how busy the card is and with what. resume: under train.deterministic
+steps 1 to 4 without a break, and broken off after step 2; the values must be equal bit by bit. resume-free: the same
+without train.deterministic, where two runs without a break differ as well.
 
 A figure is the median of the steps after the first, which warms up and compiles; see full_size.py for what is made and
 left out. A variant that takes longer than --limit is broken off; the JSON is written again after each. --tiny tries all
@@ -18,12 +19,15 @@ of it on a CPU with a model of a few thousand parameters. Several GPUs: benchmar
 
 import argparse
 import contextlib
+import functools
 import gc
 import json
 import os
 import sys
 import tempfile
 import time
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +65,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "video-sft-lora": ("sana-video-sft-lora", FAST | BF16_ENCODERS),
     "video-nft-baseline": ("sana-video-nft", EAGER | PEERS_ROLLOUT),
     "video-nft": ("sana-video-nft", FAST | {"rollout.engine.decode_dtype": "bfloat16"}),
+    "inner-loop": ("sana-image-nft", FAST | COMPILED_ROLLOUT | {"train.train_policy.mini_batch": 24}),
+    "inner-loop-sft": ("sana-image-sft-lora", FAST),
     "resume": ("sana-image-sft-lora", EAGER | {"train.deterministic": True}),
     "resume-free": ("sana-image-sft-lora", EAGER | {"train.deterministic": False}),
 }
-SMALL = {"resume": 2, "resume-free": 2, "video-nft": 2, "video-nft-baseline": 2}
+SMALL = {"inner-loop": 24, "inner-loop-sft": 16, "resume": 2, "resume-free": 2, "video-nft": 2, "video-nft-baseline": 2}
 
 
 def has_pictures(name: str) -> bool:
@@ -124,6 +130,87 @@ def resumed(bench: Bench, sets: list[str]) -> dict[str, Any]:
         "equal_bit_by_bit": apart("broken") == 0,
         "distance_of_values": {"resumed": apart("broken"), "run_again": apart("again"), "their_norm": size},
     }
+
+
+def traced(bench: Bench, preset: str, sets: list[str]) -> dict[str, Any]:
+    """Whether the host waits for the card inside the inner loop, and what the card does there.
+
+    Of three steps the first warms up, the second counts what torch's sync_debug_mode warns of, and the third is traced.
+    """
+    from sanarl.runtime import step
+
+    real, found, calls = step.back_up, dict[str, Any](), []
+
+    def watched(*arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            with warned(bench.cuda) as lines:
+                sums = real(*arguments)
+            found["synchronising_operations"] = lines
+            return sums
+        if len(calls) == 3:
+            return profiled(bench.cuda, lambda: real(*arguments), found)
+        return real(*arguments)
+
+    step.back_up = watched
+    try:
+        bench.steps(preset, [*sets, "train.max_num_steps=3"], str(HERE))
+    finally:
+        step.back_up = real
+    return found
+
+
+@contextlib.contextmanager
+def warned(cuda: bool) -> Iterator[list[str]]:
+    """Collect what torch says of every operation in the block for which the host waits."""
+    import torch
+
+    lines: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if cuda:
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield lines
+        finally:
+            if cuda:
+                torch.cuda.set_sync_debug_mode("default")
+    lines += [f"{w.filename}:{w.lineno}: {w.message}" for w in caught if "synchroniz" in str(w.message)]
+
+
+def profiled(cuda: bool, work: Callable[[], Any], found: dict[str, Any]) -> Any:
+    """Do ``work`` under torch's profiler and put into ``found`` what it saw: calls that wait, copies, kernels."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    def wait() -> None:
+        if cuda:
+            torch.cuda.synchronize()
+
+    wait()
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as trace:
+        started = time.perf_counter()
+        done = work()
+        host = time.perf_counter() - started
+        wait()
+        everything = time.perf_counter() - started
+    rows = trace.key_averages()
+    waits = {row.key: row.count for row in rows if row.key.startswith("cuda") and "Synchronize" in row.key}
+    kernels = [row for row in rows if row.device_type == torch.autograd.DeviceType.CUDA]
+    busy = sum(row.self_device_time_total for row in kernels) / 1e6
+    found |= {
+        "host_s": round(host, 4),
+        "device_s": round(everything, 4),
+        "device_busy": round(busy / everything, 3),
+        "calls_that_wait": waits,  # one is the benchmark's own at the end
+        "copies": {row.key: row.count for row in kernels if "Memcpy" in row.key},
+        "kernels_ms": {
+            row.key[:100]: [round(row.self_device_time_total / 1e3, 2), row.count]
+            for row in sorted(kernels, key=lambda row: -row.self_device_time_total)[:25]
+        },
+    }
+    return done
 
 
 def ratios(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -198,7 +285,11 @@ def main(arguments: list[str] | None = None) -> int:
     for name in asked.only:
         sets = chosen(name, asked, cache.name)
         module = None if has_pictures(name) else str(HERE)
-        work = (lambda sets=sets: resumed(bench, sets)) if name.startswith("resume") else None
+        work = None
+        if name.startswith("resume"):
+            work = functools.partial(resumed, bench, sets)
+        elif name.startswith("inner-loop"):
+            work = functools.partial(traced, bench, VARIANTS[name][0], sets)
         result["runs"].append(bench.measure(name, VARIANTS[name][0], sets, asked.limit, work, module))
         result["shares_of_the_baseline"] = ratios(result["runs"])
         print(line(result["runs"][-1], result["matmul_tflops"]), flush=True)

@@ -20,6 +20,13 @@ def unit(media: Tensor) -> Tensor:
     return media.to(torch.float32).div_(255) if media.dtype == torch.uint8 else media
 
 
+def onto(x: Tensor, device: torch.device) -> Tensor:
+    """``x`` on ``device``; the host does not wait for what the device still has to do, nor for the copy to it."""
+    if x.device.type == "cpu" and device.type == "cuda":
+        x = x.pin_memory()
+    return x.to(device, non_blocking=x.device.type == "cpu")
+
+
 class Rows:
     """Row selection shared by every batch type: ``batch[rows]`` selects along dim 0 of every tensor and list."""
 
@@ -29,7 +36,7 @@ class Rows:
         for column in fields(self):  # type: ignore[arg-type]
             value = getattr(self, column.name)
             if isinstance(value, Tensor):
-                picked[column.name] = value[rows.to(value.device)]
+                picked[column.name] = value[onto(rows, value.device)]
             elif isinstance(value, Rows):
                 picked[column.name] = value[rows]
             elif isinstance(value, list):

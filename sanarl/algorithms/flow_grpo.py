@@ -15,7 +15,7 @@ from sanarl.maths.grpo import clipped_surrogate, normalised_log_ratio, step_weig
 from sanarl.maths.nft import AdvantageMode, kept_timesteps, restrict
 from sanarl.maths.sde import Dynamics, Transition, gaussian_kl, log_prob
 from sanarl.models.policy import Policy
-from sanarl.types import Cond, Path, Rollout, Term
+from sanarl.types import Cond, Path, Rollout, Term, onto
 
 RATIO_ERROR = "ratio_error"
 """Peak of |ratio - 1| on the first optimiser step of a rollout, where rollout and learner should agree."""
@@ -85,10 +85,10 @@ def _step(part: Rollout, place: Tensor) -> _Step:
     assert isinstance(path, Path), "checked by the caller"
     rows = torch.arange(len(place))
     x, x_next, sigma, sigma_next = (
-        values[rows, place + after].to(device) for values in (path.latents, path.sigmas) for after in (0, 1)
+        onto(values[rows, place + after], device) for values in (path.latents, path.sigmas) for after in (0, 1)
     )
     log_prob_, mean = (
-        None if values is None or path.log_probs is None else values[rows, place].to(device)
+        None if values is None or path.log_probs is None else onto(values[rows, place], device)
         for values in (path.log_probs, path.means)
     )
     return _Step(x, x_next, sigma, sigma_next, log_prob_, mean)

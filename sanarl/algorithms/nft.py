@@ -10,7 +10,7 @@ from sanarl.maths import draw
 from sanarl.maths.flow import interpolate, per_sample
 from sanarl.maths.nft import AdvantageMode, kept_timesteps, nft_loss, old_policy_decay, optimality, restrict
 from sanarl.models.policy import Policy
-from sanarl.types import Rollout, Term
+from sanarl.types import Rollout, Term, onto
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,16 @@ def terms(policy: Policy, rollout: Rollout, settings: Settings, key: draw.Key) -
     """
     batch, visited = rollout.sigmas.shape
     kept = kept_timesteps(visited, settings.timesteps_fraction)
-    order = draw.permutations(rollout.ids, visited, *key, "sigma")[:, :kept].to(rollout.sigmas.device)
-    sigmas = rollout.sigmas.gather(1, order)  # (B, kept)
+    order = draw.permutations(rollout.ids, visited, *key, "sigma")[:, :kept]
+    sigmas = rollout.sigmas.gather(1, onto(order, rollout.sigmas.device))  # (B, kept)
     assert rollout.advantages is not None, "advantages come before the loss"
     clip = settings.advantage_clip
     r = optimality(restrict(rollout.advantages, settings.advantage_mode, clip), clip)
     for rows in torch.arange(batch).split(settings.mini_batch):
         part = rollout[rows]
-        there = rows.to(sigmas.device)
+        there = onto(rows, sigmas.device)
         for j in range(kept):
-            noise = draw.normal(part.ids, part.latents.shape[1:], *key, "noise", j).to(part.latents.device)
+            noise = onto(draw.normal(part.ids, part.latents.shape[1:], *key, "noise", j), part.latents.device)
             loss, metrics = _loss(policy, part, noise, sigmas[there, j], r[there], settings)
             yield Term(loss, weight=len(rows) / batch / kept, metrics=metrics)
 

@@ -8,7 +8,7 @@ import torch
 from sanarl.maths import draw
 from sanarl.maths.flow import Density, interpolate, per_sample, training_sigma
 from sanarl.models.policy import Policy
-from sanarl.types import Term
+from sanarl.types import Term, onto
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ def _samples(
     for members in by_shape(latents):
         for rows in torch.tensor(members).split(settings.mini_batch):
             x0 = torch.stack([latents[row] for row in rows.tolist()])
-            noise = draw.normal(ids[rows], x0.shape[1:], *key, "noise").to(x0.device)
+            noise = onto(draw.normal(ids[rows], x0.shape[1:], *key, "noise"), x0.device)
             z = draw.normal(ids[rows], (), *key, "sigma")
             sigma = training_sigma(z, settings.density, settings.logit_mean, settings.logit_std, settings.flow_shift)
-            sigma = sigma.to(x0.device, x0.dtype)
+            sigma = onto(sigma.to(x0.dtype), x0.device)
             told = replace(cond[rows], first=x0[:, :, :1]) if settings.image_to_video else cond[rows]
             error = policy.velocity(interpolate(x0, noise, sigma), sigma, told) - (noise - x0)
             if settings.image_to_video:

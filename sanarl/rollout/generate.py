@@ -12,7 +12,7 @@ from sanarl.maths.flow import schedule
 from sanarl.maths.solvers import Solver, solve
 from sanarl.models.base import Source
 from sanarl.rollout.stochastic import Stochastic, walk
-from sanarl.types import Cond, Rollout
+from sanarl.types import Cond, Rollout, onto
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def generate(
         if first is not None:
             part = replace(part, first=model.encode_media(first[rows], len(rows)))
         velocity = _Velocity(source, part, empty, sampler.guidance_scale)
-        noise = draw.normal(same[rows], model.latent_shape, *key, "noise").to(device)
+        noise = onto(draw.normal(same[rows], model.latent_shape, *key, "noise"), device)
         path = None
         if how is None:
             latents = solve(velocity.at, noise, sigmas, sampler.solver)

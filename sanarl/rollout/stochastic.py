@@ -10,7 +10,7 @@ from torch import Tensor
 from sanarl.maths import draw
 from sanarl.maths.flow import bcast
 from sanarl.maths.sde import Dynamics, log_prob
-from sanarl.types import Path
+from sanarl.types import Path, onto
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ def walk(
         place = step - starts
         rows = ((place >= 0) & (place < how.window)).nonzero().flatten()
         if len(rows):
-            here, place = rows.to(x.device), place[rows]
+            here, place = onto(rows, x.device), place[rows]
             p = how.dynamics.transition(x[here], v[here], sigma[here], sigma_next[here])
-            noise = draw.normal(ids[rows], x.shape[1:], *key, "step", step).to(x.device)
+            noise = onto(draw.normal(ids[rows], x.shape[1:], *key, "step", step), x.device)
             drawn = p.mean + bcast(p.std, noise) * noise
             path[rows, place], path[rows, place + 1] = x[here].cpu(), drawn.cpu()
             levels[rows, place], levels[rows, place + 1] = s, s_next

@@ -1,7 +1,7 @@
 """One optimiser step, for every algorithm."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -84,27 +84,14 @@ def optimise(
         NotFinite: after ``guard.limit`` skipped steps in a row.
     """
     optimizer.zero_grad(set_to_none=True)
-    totals: dict[str, torch.Tensor] = {}
-    peaks: dict[str, torch.Tensor] = {}
-    weight, worst = 0.0, None
-    for number, term in enumerate(terms):
-        (term.loss * (term.weight * share)).backward()
-        policy.collect_gradients()
-        weight += term.weight
-        for name, value in {"loss": term.loss.detach(), **term.metrics}.items():
-            added = value.double() * (term.weight * share)
-            totals[name] = totals[name] + added if name in totals else added
-        for name, value in term.peaks.items():
-            peaks[name] = torch.maximum(peaks[name], value) if name in peaks else value
-        worst = _first_bad(term.loss.detach(), number, worst)
-    assert abs(weight - (share > 0)) < 1e-6, f"the weights of a step's terms sum to {weight}, not 1"
+    sums = back_up(terms, policy, share)
     for master in policy.masters:
         if master.grad is None:
             master.grad = torch.zeros_like(master)
     world.sum_all([m.grad for m in policy.masters if m.grad is not None and not is_part(m.grad)])
-    means = _reduce(totals, world) | _largest(peaks, world)
+    means = _reduce(sums.totals, world) | _largest(sums.peaks, world)
     norm = _clip(policy.masters, grad_clip, world)
-    bad_term = _bad_term(worst, world)
+    bad_term = _bad_term(sums.worst, world)
     if bad_term is not None or not torch.isfinite(norm):
         guard.skipped(step, f"the loss of term {bad_term}" if bad_term is not None else "the gradient's norm")
         return None
@@ -113,6 +100,34 @@ def optimise(
     policy.learner_moved()
     guard.passed()
     return means | {"grad_norm": float(norm)}
+
+
+@dataclass
+class Sums:
+    """What the terms of a step leave behind besides gradients, on the device."""
+
+    totals: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Of every metric, weighted."""
+    peaks: dict[str, torch.Tensor] = field(default_factory=dict)
+    worst: torch.Tensor | None = None
+    """See ``_first_bad``."""
+
+
+def back_up(terms: Iterable[Term], policy: Trainable, share: float) -> Sums:
+    """Back up every term as it comes: the inner loop, in which the host never waits for the device."""
+    sums, weight = Sums(), 0.0
+    for number, term in enumerate(terms):
+        (term.loss * (term.weight * share)).backward()
+        policy.collect_gradients()
+        weight += term.weight
+        for name, value in {"loss": term.loss.detach(), **term.metrics}.items():
+            added = value.double() * (term.weight * share)
+            sums.totals[name] = sums.totals[name] + added if name in sums.totals else added
+        for name, value in term.peaks.items():
+            sums.peaks[name] = torch.maximum(sums.peaks[name], value) if name in sums.peaks else value
+        sums.worst = _first_bad(term.loss.detach(), number, sums.worst)
+    assert abs(weight - (share > 0)) < 1e-6, f"the weights of a step's terms sum to {weight}, not 1"
+    return sums
 
 
 def _clip(masters: list[nn.Parameter], grad_clip: float, world: World) -> torch.Tensor:

@@ -61,12 +61,19 @@ def compile_blocks(transformer: nn.Module, device: torch.device, backend: str = 
     assert isinstance(blocks, nn.ModuleList), "the repeated blocks are a list"
     # torch looks for the gradient of every input of a block while it compiles, and warns of its own look.
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
+    if isinstance(embed := getattr(transformer, "patch_embed", None), nn.Module):
+        embed.register_forward_hook(_in_order)
     # All blocks are one code, with a graph for each kind of pass, dtype and shape; past the limit torch falls back to
     # eager in silence.
     dynamo = torch._dynamo.config
     dynamo.recompile_limit = max(dynamo.recompile_limit, GRAPHS)
     for block in blocks:
         block.compile(backend=backend)
+
+
+def _in_order(_: nn.Module, __: object, tokens: torch.Tensor) -> torch.Tensor:
+    """Tokens in the layout in which blocks give them to one another, so that one graph serves the first block too."""
+    return tokens.contiguous()
 
 
 def fuses(config: Config, device: torch.device) -> bool:
