@@ -149,14 +149,19 @@ class EmulatedFp8Linear(Fp8Linear):
 # ---- NVFP4
 
 
-def fp4_rounded(x: Tensor) -> Tensor:
+def fp4_rounded(x: Tensor, by_sample: bool = False) -> Tensor:
     """(..., K) -> the nearest values that NVFP4 holds, K a multiple of 16, in float32.
 
     Blocks of 16 share an E4M3 scale, all share a float32 one, entries are E2M1; as in NVIDIA's recipe the whole's scale
     maps the largest entry to 6 * 448.
+
+    Args:
+        x: weights, or activations.
+        by_sample: each x[i] is a whole of its own, so that it does not depend on what else is in the batch.
     """
     blocks = x.float().unflatten(-1, (-1, FP4_BLOCK))
-    whole = (blocks.abs().amax() / (FP4_TOP * FP8_TOP)).clamp(min=1e-30)
+    top = blocks.abs().flatten(int(by_sample)).amax(-1)  # () or (B,)
+    whole = (top / (FP4_TOP * FP8_TOP)).clamp(min=1e-30).view(-1, *[1] * (blocks.ndim - 1))
     scale = blocks.abs().amax(-1, keepdim=True) / (FP4_TOP * whole)
     scale = scale.clamp(max=FP8_TOP).to(torch.float8_e4m3fn).float() * whole
     entries = torch.where(scale > 0, blocks / scale, 0.0).clamp(-FP4_TOP, FP4_TOP)
@@ -169,7 +174,11 @@ def fp4_rounded(x: Tensor) -> Tensor:
 
 
 class EmulatedNvfp4Linear(_Quantised):
-    """Weights and activations rounded to what NVFP4 holds; the product is exact. For accuracy studies, never timed."""
+    """Weights and activations rounded to what NVFP4 holds; the product is exact. For accuracy studies, never timed.
+
+    The float32 scale of activations is a sample's, so that a sample is the same in every mini-batch and on every rank;
+    TransformerEngine's is the batch's.
+    """
 
     name = NAMES["emulated_nvfp4"]
 
@@ -181,7 +190,7 @@ class EmulatedNvfp4Linear(_Quantised):
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
         bias = None if self.bias is None else self.bias.float()
-        return F.linear(fp4_rounded(x), self.weight, bias).to(x.dtype)
+        return F.linear(fp4_rounded(x, by_sample=True), self.weight, bias).to(x.dtype)
 
 
 class TransformerEngineLinear(_Quantised):

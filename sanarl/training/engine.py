@@ -10,7 +10,7 @@ from sanarl.config import Config
 from sanarl.errors import UserError
 from sanarl.models.base import Source
 from sanarl.models.policy import Policy
-from sanarl.models.replicas import Replica, ReplicaSettings, compiled_graphs
+from sanarl.models.replicas import FORMATS, Replica, ReplicaSettings, compiled_graphs
 from sanarl.rollout.generate import shrunk
 from sanarl.runtime import engines
 
@@ -122,8 +122,17 @@ def build(policy: Policy, settings: list[ReplicaSettings], decoding: Decoding | 
     """One copy for each of ``settings``, and the decoder compiled where that is asked for.
 
     Raises:
-        UserError: when a copy is not possible.
+        UserError: when a copy is not possible, or a mode in fewer bits would change no layer.
     """
     if decoding is not None:
         policy.model.compile_decoder(decoding.batch)
-    return Engine(policy, {each.mode: Replica(policy, each) for each in settings}, decoding)
+    engine = Engine(policy, {each.mode: Replica(policy, each) for each in settings}, decoding)
+    for mode, replica in engine.replicas.items():
+        if FORMATS[replica.settings.mode] is not None and not replica.report.replaced:
+            whole = "compile" if replica.settings.compiles else "peft"
+            raise UserError(
+                f"rollout.engine: min_dim = {replica.settings.rule.min_dim} and skip_modules leave no layer of this "
+                f'model in fewer bits, so that mode "{mode}" would be none; accepted: a smaller min_dim, fewer '
+                f'skip_modules, or mode = "{whole}"'
+            )
+    return engine

@@ -209,11 +209,25 @@ def test_emulated_layers_compute_what_they_say():
     x = torch.randn(2, 5, 32)
     with torch.no_grad():
         found = EmulatedNvfp4Linear(linear)(x)
-        expected = torch.nn.functional.linear(fp4_rounded(x), fp4_rounded(linear.weight), linear.bias)
+        expected = torch.nn.functional.linear(
+            torch.stack([fp4_rounded(one) for one in x]), fp4_rounded(linear.weight), linear.bias
+        )
         assert distance(found, expected) < 1e-6
         (a, s), (b, t) = fp8_rows(x.flatten(0, 1)), fp8_rows(linear.weight)
         expected = (a.float() * s) @ (b.float() * t).T + linear.bias
         assert distance(EmulatedFp8Linear(linear)(x).flatten(0, 1), expected) < 1e-6
+
+
+@pytest.mark.parametrize("mode", ["emulated_fp8", "emulated_nvfp4"])
+def test_a_sample_does_not_depend_on_its_batch(make_policy, mode):
+    """Beside a sample a thousand times larger, which would take the range of a scale that both share."""
+    replica = Replica(make_policy(size=(32, 32)), settings(mode))
+    replica.sync()
+    x, _, cond = asked(replica.policy, 2)
+    x[1] *= 1000
+    sigma = torch.tensor([0.7, 0.7])
+    alone = replica.velocity(x[:1], sigma[:1], cond[torch.tensor([0])])
+    assert distance(replica.velocity(x, sigma, cond)[:1], alone) < 1e-5
 
 
 def test_settings_that_compile():

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from sanarl.errors import UserError
 from sanarl.maths.select import select
 from sanarl.rollout.collect import collect
 from sanarl.rollout.generate import Sampler
@@ -93,6 +94,13 @@ def test_emulated_engines_say_what_they_are(train, mode):
     assert "blocks.0.attn.qkv: its name contains attn.qkv" in report
     assert run.metrics[0]["preview/spearman"] > 0
     assert run.metrics[1]["rollout/recompiled"] == 0
+
+
+def test_a_mode_in_fewer_bits_that_changes_no_layer_is_refused(train):
+    """The tiny model is narrower than min_dim's default: its "NVFP4" would be float32 under another name."""
+    keys = "rollout.preview.num_steps=3", 'rollout.preview.mode="emulated_nvfp4"'
+    with pytest.raises(UserError, match=r'leave no layer .* in fewer bits, so that mode "emulated_nvfp4" would'):
+        train("nft", *SHORT, *POOL, *keys)
 
 
 def test_agreement_leaves_out_what_is_undefined():

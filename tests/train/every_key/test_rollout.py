@@ -102,14 +102,15 @@ def test_which_layers_are_quantised(lab):
     counts = {
         keys: sum("emulated" in row for row in engine(lab, *PREVIEW, FEW, *keys))
         for keys in (
-            (),
             ("rollout.engine.min_dim=16",),
             ("rollout.engine.min_dim=0",),
             ("rollout.engine.min_dim=0", "rollout.engine.skip_modules=[]"),
             ("rollout.engine.min_dim=0", 'rollout.engine.skip_modules=["mlp"]'),
         )
     }
-    assert list(counts.values()) == [1, 7, 13, 15, 11]  # the first line names the mode
+    assert list(counts.values()) == [7, 13, 15, 11]  # the first line names the mode
+    with pytest.raises(UserError, match="min_dim = 2240 and skip_modules leave no layer"):
+        engine(lab, *PREVIEW, FEW)
     assert lab.idle("nft", *PREVIEW, "rollout.engine.min_dim=0") == ["rollout.engine.min_dim"]
 
 
