@@ -47,12 +47,26 @@ def _model(config: Config, _: Set[str]) -> Iterator[Finding]:
     if config.policy.diffusers.image_to_video:
         yield from _image_to_video(config)
     yield from _native(config)
+    yield from _upload(config)
     if config.train.compile and config.policy.lora is None and config.policy.parallelism.dp_shard_size > 1:
         text = "found true; accepted false: weights that ranks share are not compiled"
         yield fault("train.compile", text, "policy.parallelism.dp_shard_size")
     if config.policy.lora is None and config.is_rl:
         text = f"missing: {config.grpo.trainer_type} trains an adapter; write the table [policy.lora]"
         yield fault("policy.lora", text)
+
+
+def _upload(config: Config) -> Iterator[Finding]:
+    ckpt, key = config.train.ckpt, "train.ckpt.upload_hf"
+    if not ckpt.upload_hf:
+        return
+    if ckpt.hf_repo_name is None:
+        yield fault("train.ckpt.hf_repo_name", "missing: the name of the repository to upload to", key)
+    for name in ("enable_checkpoint", "export_safetensors"):
+        if not getattr(ckpt, name):
+            yield fault(
+                key, f"found true; accepted false: nothing is exported with {name} = false", f"train.ckpt.{name}"
+            )
 
 
 def _image_to_video(config: Config) -> Iterator[Finding]:

@@ -159,8 +159,6 @@ _TRAIN: dict[str, Fate] = {
     "signal_to_handle": Fate(
         ([], ["SIGUSR1"]), "Ctrl-C and SIGTERM save a checkpoint, as train.save_ckpt_at_exit says"
     ),
-    "ckpt.upload_hf": _off(_UPLOAD),
-    "ckpt.hf_repo_name": ANY,
     "ckpt.upload_s3": Fate((False, ""), _UPLOAD),
     "ckpt.s3_bucket": ANY,
     "ckpt.s3_prefix": ANY,

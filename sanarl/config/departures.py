@@ -26,6 +26,9 @@ DEPARTURES: dict[str, Departure] = {
     "policy.parallelism.tp_size": Departure("2", "1", "tensor parallelism is not supported"),
     "rollout.parallelism.tp_size": Departure("2", "1", "tensor parallelism is not supported"),
     "rollout.backend": Departure('"vllm"', '"diffusion_nft_rollout"', "vllm serves language models"),
+    "train.ckpt.hf_repo_name": Departure(
+        '"Comos-Reason1"', "unset", "where to upload is named by whoever asks for an upload"
+    ),
     "train.compile": Departure("true", "false", "the first step takes a minute longer; worth it on a GPU"),
     "train.train_policy.type": Departure('"grpo"', "required", "the task should be read in the file, not guessed"),
     "train.train_policy.trainer_type": Departure(

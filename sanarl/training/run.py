@@ -12,7 +12,7 @@ import torch
 from sanarl.config import Config, Loaded
 from sanarl.errors import UserError
 from sanarl.runtime import folder as folders
-from sanarl.runtime import leaving, memory, records
+from sanarl.runtime import leaving, memory, publish, records
 from sanarl.runtime.console import Console, Voice
 from sanarl.runtime.folder import Found, Identity, RunFolder
 from sanarl.runtime.session import Saving, Session
@@ -59,6 +59,7 @@ def run(
         world = World.start(config.train.rank_timeout_s)
         with peers_named(world.size, config.train.rank_timeout_s):
             found = world.tell(_find(config, resume) if world.main else None)
+            repository = _repository(config) if world.main else None
             with parts(config, dataset_module, world) as made:
                 if dry_run:
                     _measure(loaded, made)
@@ -66,7 +67,28 @@ def run(
                 else:
                     outcome = _train(loaded, made, resume, found, signals, voice)
         world.stop()  # after an error the end of the process tells the others, which may be waiting
+        if repository is not None and outcome.folder is not None:
+            _upload(config, RunFolder(outcome.folder), made.total_steps, repository, voice)
     return outcome
+
+
+def _repository(config: Config) -> str | None:
+    """Where a finished run is uploaded to."""
+    ckpt = config.train.ckpt
+    if not ckpt.upload_hf:
+        return None
+    assert ckpt.hf_repo_name is not None, "checked with the configuration"
+    return publish.repository(ckpt.hf_repo_name)
+
+
+def _upload(config: Config, folder: RunFolder, total: int, name: str, voice: Voice) -> None:
+    """Upload the export of the last step, if the run got there."""
+    export = folder.exports / f"step_{total}"
+    with Console(folder.log, "console" not in config.logging.logger, voice) as console:
+        if export.is_dir():
+            publish.upload(export, name, console.line)
+        else:
+            console.line(f"nothing was uploaded to {name}: the run is not finished")
 
 
 def _train(

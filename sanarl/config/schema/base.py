@@ -35,6 +35,12 @@ Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
+RepositoryName = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?$", max_length=96),
+    Accepts("owner/name or a name, of letters, digits, '-', '_' and '.'"),
+]
+"""Of the Hugging Face hub."""
 
 
 def _weights(value: object) -> object:

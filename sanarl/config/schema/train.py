@@ -12,6 +12,7 @@ from sanarl.config.schema.base import (
     Fraction,
     NotNegative,
     Positive,
+    RepositoryName,
     Seed,
     Table,
     Text,
@@ -38,6 +39,11 @@ class Checkpoint(Table):
     """Checkpoints that are kept, the newest; 0 or -1 keeps all."""
     export_safetensors: bool = True
     """Also write what diffusers loads: the adapter, or the whole pipeline."""
+    upload_hf: bool = False
+    """When the run has finished, upload its last export to the Hugging Face hub, where a private repository is made if
+    there is none. The login is tried before training starts; an upload that fails leaves the run finished."""
+    hf_repo_name: RepositoryName | None = None
+    """With upload_hf: the repository, owner/name, or a name of whoever is logged in."""
 
 
 def _one_sft(_: str) -> str:
