@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sanarl.algorithms.forward import Noised, noised
 from sanarl.maths import draw
-from sanarl.maths.flow import interpolate, per_sample
-from sanarl.maths.nft import AdvantageMode, kept_timesteps, nft_loss, old_policy_decay, optimality, restrict
+from sanarl.maths.flow import per_sample
+from sanarl.maths.nft import AdvantageMode, nft_loss, old_policy_decay, optimality, restrict
 from sanarl.models.policy import Policy
-from sanarl.types import Rollout, Term, onto
+from sanarl.types import Rollout, Term
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,6 @@ class Settings:
 def terms(policy: Policy, rollout: Rollout, settings: Settings, key: draw.Key) -> Iterator[Term]:
     """The terms of one optimiser step: for every mini-batch, one for each noise level that is trained on.
 
-    A sample is trained on its own noise levels in its own order, at ``kept_timesteps`` of the rollout's T.
     The loss is clip * policy_loss + kl_beta * mean((v - v_reference)^2).
 
     Args:
@@ -40,38 +40,26 @@ def terms(policy: Policy, rollout: Rollout, settings: Settings, key: draw.Key) -
         settings: see there.
         key: what this optimiser step is, for example (seed, step, update).
     """
-    batch, visited = rollout.sigmas.shape
-    kept = kept_timesteps(visited, settings.timesteps_fraction)
-    order = draw.permutations(rollout.ids, visited, *key, "sigma")[:, :kept]
-    sigmas = rollout.sigmas.gather(1, onto(order, rollout.sigmas.device))  # (B, kept)
     assert rollout.advantages is not None, "advantages come before the loss"
     clip = settings.advantage_clip
     r = optimality(restrict(rollout.advantages, settings.advantage_mode, clip), clip)
-    for rows in torch.arange(batch).split(settings.mini_batch):
-        part = rollout[rows]
-        there = onto(rows, sigmas.device)
-        for j in range(kept):
-            noise = onto(draw.normal(part.ids, part.latents.shape[1:], *key, "noise", j), part.latents.device)
-            loss, metrics = _loss(policy, part, noise, sigmas[there, j], r[there], settings)
-            yield Term(loss, weight=len(rows) / batch / kept, metrics=metrics)
+    for one in noised(rollout, settings.mini_batch, settings.timesteps_fraction, key):
+        loss, metrics = _loss(policy, one, r[one.rows], settings)
+        yield Term(loss, one.weight, metrics)
 
 
-def _loss(
-    policy: Policy, part: Rollout, noise: Tensor, sigma: Tensor, r: Tensor, settings: Settings
-) -> tuple[Tensor, dict[str, Tensor]]:
+def _loss(policy: Policy, one: Noised, r: Tensor, settings: Settings) -> tuple[Tensor, dict[str, Tensor]]:
     """Loss () and metrics of a mini-batch at one noise level a sample. The learner's pass is the last of the three."""
-    x0 = part.latents
-    sigma = sigma.to(x0.dtype)
-    x_t = interpolate(x0, noise, sigma)
+    x0, x_t, sigma, cond = one.part.latents, one.x_t, one.sigma, one.part.cond
     v_old = v_reference = None
     with torch.no_grad():
         if not policy.old_is_learner:
             with policy.old():
-                v_old = policy.velocity(x_t, sigma, part.cond)
+                v_old = policy.velocity(x_t, sigma, cond)
         if settings.kl_beta > 0:
             with policy.reference():
-                v_reference = policy.velocity(x_t, sigma, part.cond)
-    v = policy.velocity(x_t, sigma, part.cond)
+                v_reference = policy.velocity(x_t, sigma, cond)
+    v = policy.velocity(x_t, sigma, cond)
     if v_old is None:  # equal values give equal predictions, bit by bit
         v_old = v.detach()
     out = nft_loss(v, v_old, x0, x_t, sigma, r.to(x0.dtype), settings.nft_beta)

@@ -137,7 +137,7 @@ class _Reading:
             self.add(Finding((*TASK, "type"), f'{found}; accepted "sft" or "grpo"'))
             self.drop_task()
             return "sft"
-        if name == "grpo" and trainer not in ("diffusion_nft", "flow_grpo"):
+        if name == "grpo" and trainer not in ("diffusion_nft", "awm", "flow_grpo"):
             self.add(Finding((*TASK, "trainer_type"), _algorithm(trainer)))
             table["trainer_type"] = "diffusion_nft"
         return "grpo" if name == "grpo" else "sft"
@@ -208,7 +208,7 @@ class _Reading:
 
 def _algorithm(trainer: Any) -> str:
     found = "missing" if trainer is None else f"found {shown(trainer)}"
-    return f'{found}; with type = "grpo" accepted "diffusion_nft" or "flow_grpo"'
+    return f'{found}; with type = "grpo" accepted "diffusion_nft", "awm" or "flow_grpo"'
 
 
 def _explained(error: ValidationError, tree: dict[str, Any], kind: Kind) -> list[tuple[KeyPath, str]]:

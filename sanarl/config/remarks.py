@@ -12,7 +12,7 @@ from sanarl.config.schema.root import Config
 _TASK = "train.train_policy"
 _SAMPLE = "policy.diffusers.sample"
 _STEM = re.compile(
-    r"(?P<family>.+?)-(?P<modality>image|video)-(?P<task>sft-lora|sft|nft|flowgrpo)(?:-(?P<variant>.+))?"
+    r"(?P<family>.+?)-(?P<modality>image|video)-(?P<task>sft-lora|sft|nft|awm|flowgrpo)(?:-(?P<variant>.+))?"
 )
 
 ONLY_RL = (
@@ -25,8 +25,9 @@ ONLY_RL = (
     "logging.multi_modal_log_interval",
     *(f"guards.{name}" for name in Guards.model_fields),
 )
-ONLY_NFT = (
-    "policy.diffusers.nft_beta",
+ONLY_NFT = ("policy.diffusers.nft_beta",)
+ONLY_AWM = (f"{_TASK}.old_kl_beta", f"{_TASK}.matching_power")
+ONLY_FORWARD = (
     "policy.diffusers.weight_copy_decay_type",
     "policy.diffusers.weight_copy_decay_value",
     "policy.diffusers.weight_copy_decay_steps",
@@ -37,11 +38,10 @@ ONLY_FLOW_GRPO = (
     f"{_SAMPLE}.sde_window_size",
     f"{_SAMPLE}.sde_window_range",
     f"{_SAMPLE}.same_latent",
-    f"{_TASK}.epsilon_low",
-    f"{_TASK}.epsilon_high",
     f"{_TASK}.ratio_norm",
     f"{_TASK}.step_reweighting",
 )
+ONLY_RATIOS = (f"{_TASK}.epsilon_low", f"{_TASK}.epsilon_high")
 ONLY_SFT = (
     "policy.diffusers.weighting_scheme",
     "policy.diffusers.logit_mean",
@@ -53,7 +53,7 @@ ONLY_SFT = (
     "data.short_clips",
     "data.cache",
 )
-"""Keys without effect in the other task: an info line when a file sets them."""
+"""Keys without effect in other tasks: an info line when a file sets them."""
 ONLY_SHARDED = ("train.fsdp_reduce_dtype", "train.fsdp_reshard_after_forward", "train.fsdp_offload")
 """Keys that only count where ranks share weights: full fine-tuning with dp_shard_size above 1."""
 ONLY_VIDEO = ("policy.diffusers.inference_frames", "policy.diffusers.train_frames", "data.short_clips")
@@ -81,8 +81,18 @@ def notes(config: Config, given: Set[str], no_effect: list[str], stem: str) -> I
 def _idle(config: Config) -> Iterator[str]:
     """Keys that this configuration has no use for."""
     yield from ONLY_SFT if config.is_rl else ONLY_RL
-    yield from () if config.task == "nft" else ONLY_NFT
-    yield from () if config.task == "flowgrpo" else ONLY_FLOW_GRPO
+    yield from (
+        key
+        for keys, tasks in (
+            (ONLY_NFT, ("nft",)),
+            (ONLY_AWM, ("awm",)),
+            (ONLY_FORWARD, ("nft", "awm")),
+            (ONLY_FLOW_GRPO, ("flowgrpo",)),
+            (ONLY_RATIOS, ("flowgrpo", "awm")),
+        )
+        if config.task not in tasks
+        for key in keys
+    )
     yield from () if config.policy.diffusers.is_video else ONLY_VIDEO
     yield from check_rollout.idle(config) if config.is_rl else ()
     yield from () if config.policy.lora is None and config.policy.parallelism.dp_shard_size > 1 else ONLY_SHARDED

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sanarl.algorithms import flow_grpo, nft
+from sanarl.algorithms import awm, flow_grpo, nft
 from sanarl.data.loading import Loader
 from sanarl.maths import draw as noise
 from sanarl.maths.advantage import group_advantages, group_statistics
@@ -27,7 +27,10 @@ from sanarl.rollout.generate import Sampler
 from sanarl.runtime.world import World
 from sanarl.training.job import Job
 from sanarl.training.stages import Asked, Draw, Pool, Samples, draw, kept
-from sanarl.types import Term
+from sanarl.types import Rollout, Term
+
+Algorithm = nft.Settings | awm.Settings | flow_grpo.Settings
+"""The numbers of an algorithm, which also say which one it is."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Setup:
     mu_iterations: int
     global_std: bool
     sampler: Sampler
-    settings: nft.Settings | flow_grpo.Settings
+    settings: Algorithm
     seed: int
     deadline_s: float
     show_every: int | None
@@ -138,12 +141,15 @@ def checked(found: Collected, metrics: dict[str, float], settings: flow_grpo.Set
     return replace(found, rollout=replace(found.rollout, path=replace(found.rollout.path, log_probs=None)))
 
 
-def after_rollout(policy: Policy, updates: int, settings: nft.Settings | flow_grpo.Settings) -> None:
+def after_rollout(policy: Policy, updates: int, settings: Algorithm) -> None:
     """Let the old values, which sample the next rollout, follow the learner's."""
-    if isinstance(settings, nft.Settings):
-        nft.after_rollout(policy, updates, settings)
-    else:
-        flow_grpo.after_rollout(policy)
+    match settings:
+        case nft.Settings():
+            nft.after_rollout(policy, updates, settings)
+        case awm.Settings():
+            awm.after_rollout(policy, updates, settings)
+        case flow_grpo.Settings():
+            flow_grpo.after_rollout(policy)
 
 
 def slices(groups: Tensor, step: int, setup: Setup) -> Iterator[Tensor]:
@@ -168,12 +174,18 @@ def slice_terms(
         return (), 0.0
     part = rollout if here.all() else rollout[here.nonzero().flatten()]
     weights = advantages[torch.searchsorted(batch.ids, part.ids)].to(part.latents.device, part.latents.dtype)
-    part, settings = replace(part, advantages=weights), setup.settings
-    if isinstance(settings, nft.Settings):
-        terms = nft.terms(job.policy, part, settings, key)
-    else:
-        terms = flow_grpo.terms(job.policy, part, settings, key)
-    return terms, len(part.ids) / len(rows)
+    return terms_of(job.policy, replace(part, advantages=weights), setup.settings, key), len(part.ids) / len(rows)
+
+
+def terms_of(policy: Policy, part: Rollout, settings: Algorithm, key: noise.Key) -> Iterator[Term]:
+    """The terms of whichever algorithm it is."""
+    match settings:
+        case nft.Settings():
+            return nft.terms(policy, part, settings, key)
+        case awm.Settings():
+            return awm.terms(policy, part, settings, key)
+        case flow_grpo.Settings():
+            return flow_grpo.terms(policy, part, settings, key)
 
 
 def mean_of(updates: list[dict[str, float]]) -> dict[str, float]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from sanarl.algorithms import flow_grpo, nft, sft
+from sanarl.algorithms import awm, flow_grpo, nft, sft
 from sanarl.config import Config
 from sanarl.errors import UserError
 from sanarl.maths import draw
@@ -171,6 +171,25 @@ def nft_settings(config: Config) -> nft.Settings:
     )
 
 
+def awm_settings(config: Config) -> awm.Settings:
+    """Advantage Weighted Matching's numbers."""
+    diffusers, grpo = config.policy.diffusers, config.grpo
+    return awm.Settings(
+        mini_batch=grpo.mini_batch,
+        matching_power=grpo.matching_power,
+        epsilon_low=grpo.epsilon_low,
+        epsilon_high=grpo.epsilon_high,
+        kl_beta=grpo.kl_beta,
+        old_kl_beta=grpo.old_kl_beta,
+        advantage_clip=grpo.advantage_high,
+        advantage_mode=grpo.advantage_mode,
+        timesteps_fraction=diffusers.timesteps_fraction,
+        decay_type=diffusers.weight_copy_decay_type,
+        decay_value=diffusers.weight_copy_decay_value or 0.0,
+        decay_steps=diffusers.weight_copy_decay_steps or 1,
+    )
+
+
 def stochastic(config: Config, rollouts: Sampler) -> Stochastic:
     """Flow-GRPO's stochastic steps on the schedule of ``rollouts``."""
     sample, held = config.policy.diffusers.sample, config.stochastic_steps
@@ -249,13 +268,13 @@ def rl_setup(config: Config, flow_shift: float) -> rl.Setup:
     """Everything that the loop of reinforcement learning is told."""
     diffusers, grpo = config.policy.diffusers, config.grpo
     rollouts = sampler(config, flow_shift, diffusers.sample.num_steps, at_once(config))
-    settings: nft.Settings | flow_grpo.Settings
+    settings: rl.Algorithm
     if config.task == "flowgrpo":
         how = stochastic(config, rollouts)
         rollouts = replace(rollouts, stochastic=how)
         settings = flow_grpo_settings(config, how)
     else:
-        settings = nft_settings(config)
+        settings = awm_settings(config) if config.task == "awm" else nft_settings(config)
     return rl.Setup(
         prompts_per_step=config.prompts_per_step,
         pool=pool(config, rollouts),

@@ -28,6 +28,7 @@ def notes(source: str | Path, *overrides: str) -> list[str]:
 def test_what_presets_are_shipped() -> None:
     tasks = [f"{media}-{task}" for media in ("image", "video") for task in ("flowgrpo", "nft", "sft", "sft-lora")]
     plain = [f"{size}-{task}" for size in ("sana", "tiny") for task in tasks]
+    plain.append("tiny-image-awm")
     families = [f"tiny-image-nft-{name}" for name in ("naive_scaling", "sol_rl")]
     for name in ("diffusionnft", "naive_scaling", "compile", "naive_quant", "sol_rl", "sol_rl-fp8"):
         families += [f"sana-image-nft-{name}-{reward}" for reward in ("pickscore", "clipscore", "hpsv2", "imagereward")]

@@ -96,6 +96,7 @@ inference_frames = FRAMES
 """
 FLOW_GRPO = NFT.replace("diffusion_nft", "flow_grpo") + "epsilon_low = 0.01\nepsilon_high = 0.01\n"
 """With a clip range that no ratio reaches, so that none crosses it by rounding."""
+AWM = NFT.replace("diffusion_nft", "awm") + "epsilon_low = 0.9\nepsilon_high = 9.0\nold_kl_beta = 0.5\n"
 
 
 def preset(task, model, output, frames):
@@ -106,12 +107,13 @@ def preset(task, model, output, frames):
             "sft": SFT,
             "sft-lora": ADAPTER + SFT,
             "nft": ADAPTER + NFT + QUIET,
+            "awm": ADAPTER + AWM + QUIET,
             "flowgrpo": ADAPTER + FLOW_GRPO + QUIET,
         }[task]
     )
-    is_rl, extra = task in ("nft", "flowgrpo"), "caption_dropout = 0.2"
+    is_rl, extra = task in ("nft", "awm", "flowgrpo"), "caption_dropout = 0.2"
     if is_rl:
-        extra = "timesteps_fraction = 0.7" + ("\nweight_copy_decay_type = 1" if task == "nft" else "")
+        extra = "timesteps_fraction = 0.7" + ("\nweight_copy_decay_type = 1" if task != "flowgrpo" else "")
     replaced = {
         "MODEL": model,
         "OUTPUT": output,

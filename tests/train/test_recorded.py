@@ -54,7 +54,7 @@ def test_a_resumed_run_records_what_an_uninterrupted_one_does(train, baseline, m
     assert [line["step"] for line in read(run.folder).lines] == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("task", ["nft", "flowgrpo", "sft", "sft-lora"])
+@pytest.mark.parametrize("task", ["nft", "awm", "flowgrpo", "sft", "sft-lora"])
 def test_every_metric_of_a_run_is_documented(baseline, task):
     found = {name for line in baseline(task).metrics for name in line}
     assert {name for name in found if not described(name)} == set()

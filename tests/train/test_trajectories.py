@@ -11,7 +11,7 @@ from sanarl.errors import UserError
 from sanarl.types import Term
 
 pytestmark = pytest.mark.parametrize("frames", [1, 5], ids=["image", "video"], indirect=True, scope="module")
-TASKS = ["sft", "sft-lora", "nft", "flowgrpo"]
+TASKS = ["sft", "sft-lora", "nft", "awm", "flowgrpo"]
 ROUNDING = 5e-5
 """Float32 sums in another order, through four optimiser steps at a learning rate of 1e-2."""
 
@@ -30,7 +30,7 @@ def test_a_run_that_was_stopped_and_resumed_is_the_uninterrupted_one(
     whole = baseline(task)
     assert whole.code == 0
     assert [line["step"] for line in whole.metrics] == [0, 1, 2, 3, 4]
-    monkeypatch.setenv("STOP_AT", f"{8 if task in ('nft', 'flowgrpo') else 13} SIGTERM")
+    monkeypatch.setenv("STOP_AT", f"{8 if task in ('nft', 'awm', 'flowgrpo') else 13} SIGTERM")
     stopped = train(task, into="stopped", module=stopping)
     assert stopped.code == 143
     assert [line["step"] for line in stopped.metrics] == [0, 1, 2, 3]
@@ -58,7 +58,7 @@ def test_sigusr1_saves_and_changes_nothing(train, baseline, same, stopping, monk
     same(asked, whole)
 
 
-@pytest.mark.parametrize(("task", "mini_batch"), [("sft", 1), ("sft", 6), ("nft", 2), ("nft", 12), ("flowgrpo", 2)])
+@pytest.mark.parametrize(("task", "mini_batch"), [("sft", 1), ("sft", 6), ("nft", 2), ("nft", 12), ("awm", 2), ("flowgrpo", 2)])
 def test_mini_batches_change_nothing_but_rounding(task, mini_batch, train, baseline, same):
     # Reference: mini-batches of 3 (SFT, 6 samples) and 5 (NFT, 6 samples in each of two optimiser steps).
     found = train(task, f"train.train_policy.mini_batch={mini_batch}")

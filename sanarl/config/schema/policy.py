@@ -95,7 +95,7 @@ class Sample(Table):
     """Flow-GRPO: noise of the stochastic steps: a of the SDE's diffusion a sqrt(sigma / (1 - sigma)), or eta of CPS,
     which is at most 1."""
     deterministic_sampling: bool | None = None
-    """Follow the ODE. Unset: what the algorithm needs, true for diffusion_nft and false for flow_grpo."""
+    """Follow the ODE. Unset: what the algorithm needs, false for flow_grpo and true for the others."""
     sde_type: Literal["sde", "cps"] = "sde"
     """Flow-GRPO: the stochastic step: the SDE, or coefficients-preserving sampling."""
     sde_window_size: Annotated[int, Field(ge=0, le=999)] = 0
@@ -161,7 +161,7 @@ class Diffusers(Table):
     nft_beta: Annotated[float, Field(gt=0, le=10)] = 1.0
     """DiffusionNFT: how far the implicit positive and negative policies lie from the old one."""
     weight_copy_decay_type: Annotated[int, Field(ge=0, le=3)] = 0
-    """DiffusionNFT: decay of old := decay * old + (1 - decay) * learner at update i: 0 none;
+    """DiffusionNFT and AWM: decay of old := decay * old + (1 - decay) * learner at update i: 0 none;
     1 min(0.001 i, 0.5); 2 flat 75, then 0.0075 an update up to 0.999; 3 linear to a value at an update."""
     weight_copy_decay_value: Fraction | None = None
     """The decay that type 3 reaches."""

@@ -49,6 +49,9 @@ MAY_CHANGE = (
 )
 """Tables and keys that may differ between a run and its continuation: they leave the trained numbers comparable."""
 
+Task = Literal["sft", "sft-lora", "nft", "awm", "flowgrpo"]
+_TASKS: dict[str, Task] = {"diffusion_nft": "nft", "awm": "awm", "flow_grpo": "flowgrpo"}
+
 
 class Config(Table):
     """A checked configuration. Attribute paths are Cosmos-RL's key paths."""
@@ -64,10 +67,10 @@ class Config(Table):
     """Free for your own dataset module, which gets the whole configuration."""
 
     @property
-    def task(self) -> Literal["sft", "sft-lora", "nft", "flowgrpo"]:
+    def task(self) -> Task:
         """What is trained, in the words of preset names."""
         if isinstance(self.train.train_policy, GRPOConfig):
-            return "nft" if self.train.train_policy.trainer_type == "diffusion_nft" else "flowgrpo"
+            return _TASKS[self.train.train_policy.trainer_type]
         return "sft" if self.policy.lora is None else "sft-lora"
 
     @property

@@ -75,7 +75,7 @@ class GRPOConfig(Table):
 
     type: Literal["grpo"]
     """The task."""
-    trainer_type: Literal["diffusion_nft", "flow_grpo"]
+    trainer_type: Literal["diffusion_nft", "awm", "flow_grpo"]
     """The algorithm."""
     dataset: Dataset = Dataset()
     dataloader_shuffle: bool = True
@@ -89,16 +89,21 @@ class GRPOConfig(Table):
     mu_iterations: Count = 1
     """Passes over a rollout."""
     epsilon_low: Annotated[float, Field(gt=0, lt=1)] = 1e-4
-    """Flow-GRPO: clip range of the ratio below 1. Log-probabilities are means over dimensions, so ratios are near 1."""
+    """Flow-GRPO and AWM: clip range of the ratio below 1. Log-probabilities are means over dimensions, so ratios are
+    near 1."""
     epsilon_high: Annotated[float, Field(gt=0, le=100)] = 1e-4
-    """Flow-GRPO: clip range of the ratio above 1."""
+    """Flow-GRPO and AWM: clip range of the ratio above 1."""
     ratio_norm: bool = False
     """Flow-GRPO: GRPO-Guard's ratio: centred on 1, and equally wide at every step."""
     step_reweighting: bool = False
     """Flow-GRPO: GRPO-Guard's weights: a step's policy loss is divided by its length in sigma."""
     kl_beta: NotNegative = 0.0
-    """Weight of the distance to the reference: squared, of the velocities (DiffusionNFT); KL divergence of the
+    """Weight of the distance to the reference: squared, of the velocities (DiffusionNFT, AWM); KL divergence of the
     stochastic steps (Flow-GRPO)."""
+    old_kl_beta: NotNegative = 0.0
+    """AWM: weight of the squared distance of the velocities to the old policy's."""
+    matching_power: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """AWM: power of the flow-matching error that stands for a log-probability; 1: the error itself."""
     advantage_low: Annotated[float, Field(lt=0)] = -5.0
     """Advantages are clipped below; must be -advantage_high."""
     advantage_high: Annotated[float, Field(gt=0)] = 5.0

@@ -20,7 +20,7 @@ def test_task(lab):
     assert [lab.loaded(task).config.task for task in ("sft", "sft-lora", "nft")] == ["sft", "sft-lora", "nft"]
     with pytest.raises(ConfigError, match=rf'{TASK}\.type: found "dpo"; accepted "sft" or "grpo"'):
         lab.loaded("sft", f'{TASK}.type="dpo"')
-    with pytest.raises(ConfigError, match=rf'{TASK}\.trainer_type: found "ppo"; .* "diffusion_nft" or "flow_grpo"'):
+    with pytest.raises(ConfigError, match=rf'{TASK}\.trainer_type: found "ppo"; .* "diffusion_nft", "awm" or "flow_grpo"'):
         lab.loaded("nft", f'{TASK}.trainer_type="ppo"')
     assert lab.loaded("flowgrpo").config.task == "flowgrpo"
     assert "ratio_deviation" in lab.quick("flowgrpo").metrics[0]
@@ -97,6 +97,28 @@ def test_distance_to_the_reference(lab):
         line = lab.quick("nft", f"{TASK}.kl_beta={beta}").metrics[0]
         assert line["kl_div_loss"] > 1e-6
         assert line["loss"] - line["policy_loss"] == pytest.approx(beta * line["kl_div_loss"], rel=1e-3)
+
+
+@honours(f"{TASK}.old_kl_beta")
+def test_distance_to_the_old_policy(lab):
+    # At the first optimiser step old is the learner and nothing counts; at the second the loss has what it is told.
+    for beta in (0.5, 2.0):
+        keys = ("train.optm_warmup_steps=0", f"{TASK}.batch_size_per_optimize=6", f"{TASK}.old_kl_beta={beta}")
+        line = lab.quick("awm", *lab.plain, *keys).metrics[0]
+        assert line["old_deviate"] > 1e-6
+        assert line["loss"] - line["policy_loss"] == pytest.approx(beta * line["old_deviate"], rel=1e-3)
+    assert lab.idle("nft", f"{TASK}.old_kl_beta=1.0") == [f"{TASK}.old_kl_beta"]
+
+
+@honours(f"{TASK}.matching_power")
+def test_power_of_the_matching_error(lab):
+    # By hand: at the old policy a sample's gradient is that of its error times the error's power less one.
+    root, plain = (lab.quick("awm", *lab.plain, f"{TASK}.matching_power={power}").metrics[0] for power in (0.25, 1.0))
+    assert root["matching_error"] == pytest.approx(plain["matching_error"], rel=0.1)
+    expected = plain["matching_error"] ** -0.75
+    assert root["grad_norm"] / plain["grad_norm"] == pytest.approx(expected, rel=0.3)
+    assert abs(expected - 1) > 0.3
+    assert lab.idle("nft", f"{TASK}.matching_power=1.0") == [f"{TASK}.matching_power"]
 
 
 @honours(f"{TASK}.advantage_low", f"{TASK}.advantage_high")
