@@ -58,7 +58,9 @@ def test_sigusr1_saves_and_changes_nothing(train, baseline, same, stopping, monk
     same(asked, whole)
 
 
-@pytest.mark.parametrize(("task", "mini_batch"), [("sft", 1), ("sft", 6), ("nft", 2), ("nft", 12), ("awm", 2), ("flowgrpo", 2)])
+@pytest.mark.parametrize(
+    ("task", "mini_batch"), [("sft", 1), ("sft", 6), ("nft", 2), ("nft", 12), ("awm", 2), ("flowgrpo", 2)]
+)
 def test_mini_batches_change_nothing_but_rounding(task, mini_batch, train, baseline, same):
     # Reference: mini-batches of 3 (SFT, 6 samples) and 5 (NFT, 6 samples in each of two optimiser steps).
     found = train(task, f"train.train_policy.mini_batch={mini_batch}")

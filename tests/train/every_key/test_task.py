@@ -20,7 +20,8 @@ def test_task(lab):
     assert [lab.loaded(task).config.task for task in ("sft", "sft-lora", "nft")] == ["sft", "sft-lora", "nft"]
     with pytest.raises(ConfigError, match=rf'{TASK}\.type: found "dpo"; accepted "sft" or "grpo"'):
         lab.loaded("sft", f'{TASK}.type="dpo"')
-    with pytest.raises(ConfigError, match=rf'{TASK}\.trainer_type: found "ppo"; .* "diffusion_nft", "awm" or "flow_grpo"'):
+    algorithms = '"diffusion_nft", "awm" or "flow_grpo"'
+    with pytest.raises(ConfigError, match=rf'{TASK}\.trainer_type: found "ppo"; .* {algorithms}'):
         lab.loaded("nft", f'{TASK}.trainer_type="ppo"')
     assert lab.loaded("flowgrpo").config.task == "flowgrpo"
     assert "ratio_deviation" in lab.quick("flowgrpo").metrics[0]
