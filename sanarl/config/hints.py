@@ -17,7 +17,6 @@ class Hint:
 
 _POLICY = "train.train_policy"
 _SAMPLE = "policy.diffusers.sample"
-_NOT_YET = "not in this version"
 
 HINTS: dict[str, Hint] = {
     "beta": Hint(
@@ -100,7 +99,7 @@ HINTS: dict[str, Hint] = {
     "pretrained": Hint(("policy.model_name_or_path",)),
     "pretrained_model": Hint(("policy.model_name_or_path",)),
     "gradient_checkpointing": Hint(("policy.model_gradient_checkpointing",)),
-    "memory_plan": Hint(remark=f"memory plans are {_NOT_YET}"),
+    "memory_plan": Hint(("policy.memory_plan",)),
     # run
     "resume_from": Hint(("train.resume",), "or --resume"),
     "save_dir": Hint(("train.output_dir",)),

@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 from sanarl.errors import UserError, first_line
 from sanarl.models import hub, native_files, tiny
 from sanarl.models.base import FlowModel
+from sanarl.models.checkpointing import Checkpointing, set_checkpointing
 from sanarl.models.families import FAMILIES, Modality
 
 
@@ -38,7 +39,7 @@ class ModelSettings:
     motion_score: int | None
     offload: bool
     vae_tiles: bool | Literal["auto"]
-    gradient_checkpointing: bool
+    checkpointing: Checkpointing
     image_to_video: bool = False
     """Clips start from a picture."""
     vae_dtype: torch.dtype | None = None
@@ -100,8 +101,7 @@ def wrapped(pipeline: Any, settings: ModelSettings, device: torch.device) -> Flo
         offload=settings.offload and device.type != "cpu",
         vae_tiles=settings.vae_tiles,
     )
-    if settings.gradient_checkpointing:
-        model.transformer.enable_gradient_checkpointing()
+    set_checkpointing(model.transformer, settings.checkpointing)
     return model
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sanarl.rewards.mix import Mix, RewardError, Scores
+from sanarl.rewards.resting import Resting
 
 JOIN_S = 1.0
 """Seconds that an idle thread gets to end."""
@@ -37,6 +38,8 @@ class _Batch:
             self.result.set_result(mix(self.media, self.prompts, self.metadata, self.started, self.only_strict))
         except BaseException as error:  # raised again by collect
             self.result.set_exception(error)
+        finally:
+            self.media = torch.zeros(0)  # the batch is kept until it is collected, its pictures are not
 
 
 class Scoring:
@@ -48,10 +51,12 @@ class Scoring:
     Args:
         mix: The rewards. With more than one worker they are called from several threads at once.
         workers: Number of threads.
+        rests: Whether reward models leave the device whenever all scores are there.
     """
 
-    def __init__(self, mix: Mix, workers: int = 1):
+    def __init__(self, mix: Mix, workers: int = 1, rests: bool = False):
         self.mix = mix
+        self._resting = Resting(reward for _, reward in mix.parts.values()) if rests else None
         self._queue: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._batches: list[_Batch] = []
         self._stuck = False
@@ -120,7 +125,13 @@ class Scoring:
                 raise error
         if pending:
             raise self._late([b for b in batches if b.result in pending], deadline_s)
+        self.rest()
         return self._joined(batches)
+
+    def rest(self) -> None:
+        """Take reward models off the device until the next batch, where that is asked for; nothing is being scored."""
+        if self._resting is not None:
+            self._resting.rest()
 
     def _late(self, batches: list[_Batch], deadline_s: float) -> RewardError:
         running = [b for b in batches if not b.result.cancelled() and not b.result.done()]

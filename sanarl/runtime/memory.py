@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from sanarl.errors import UserError
+from sanarl.runtime.world import World
 
 _SHORT = ("can't allocate memory", "not enough memory", "DefaultCPUAllocator")
 ADVICE = (
@@ -29,6 +30,27 @@ def free_memory(file: Path = Path("/proc/meminfo")) -> int | None:
 def available(device: torch.device) -> int | None:
     """Bytes of a GPU in all, or of host memory that is free; None where the system does not say."""
     return int(torch.cuda.mem_get_info(device)[1]) if device.type == "cuda" else free_memory()
+
+
+def budget(device: torch.device) -> int | None:
+    """Bytes that this process may have of a GPU in all, what it holds already included; of host memory what is free.
+
+    A GPU that others use as well, or of which torch may take a share only, has less than its size.
+    """
+    if device.type != "cuda":
+        return free_memory()
+    free, total = torch.cuda.mem_get_info(device)
+    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device)  # since torch 2.8
+    return min(int(share * total), free + torch.cuda.memory_reserved(device))
+
+
+def shared_budget(world: World) -> int | None:
+    """The smallest budget of all ranks, which all call this; ranks without GPUs divide the memory of their machine."""
+    mine = budget(world.device)
+    if mine is not None and world.device.type != "cuda":
+        mine //= world.size
+    found = [each for each in world.gather_objects(mine) if each is not None]
+    return min(found, default=None)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -23,13 +24,16 @@ from sanarl.runtime.optim import Ema
 from sanarl.runtime.session import Session
 from sanarl.runtime.step import StepGuard
 from sanarl.runtime.world import World
-from sanarl.training import engine, metering, rewarding, settings, trackers, watching
+from sanarl.training import engine, metering, planning, rewarding, settings, trackers, watching
 from sanarl.training.cached import cached, without_known_media
 from sanarl.training.card import Card
 from sanarl.training.engine import Engine
 from sanarl.training.fitting import check_fits
+from sanarl.training.footprints import Footprint
 from sanarl.training.job import Job
 from sanarl.training.modelling import build_policy, model_settings
+from sanarl.training.passes import Passes, text_like, transformer_shadow
+from sanarl.training.planning import MemoryPlan
 
 DEFAULT_MODULES = {"sft": "sanarl.datasets.diffusers_dataset", "grpo": "sanarl.datasets.diffusion_nft"}
 SHAPES = "sanarl.datasets.shapes"
@@ -65,6 +69,8 @@ class Parts:
     held_out: HeldOut | None
     watch: Watch | None
     engine: Engine
+    footprint: Footprint
+    plan: MemoryPlan
 
     def __enter__(self) -> Self:
         return self
@@ -90,12 +96,16 @@ class Parts:
             samples[rewarding.training_rewards(self.config)] = first["prompt"], first["metadata"], True
         size = self.config.policy.diffusers.inference_size
         media = trial_media(size, self.config.sample_frames, self.world.device)
-        return [
+        lines = [
             line
             for which, (prompt, metadata, only_strict) in samples.items()
             if (scoring := self.rewards.get(which)) is not None
             for line in dry_call(scoring, Trial(media, [prompt] * 2, [metadata] * 2, only_strict))
         ]
+        for scoring in self.rewards.values():
+            if isinstance(scoring, Scoring):
+                scoring.rest()
+        return lines
 
     @property
     def total_steps(self) -> int:
@@ -165,22 +175,31 @@ def parts(
     prompts = validation_items(config, module)
     fixed = watching.prompts(config, dataset) if rewarding.watches(config) else []
     evaluated, watched = rewarding.evaluation_rewards(config), rewarding.guard_rewards(config)
-    rewards = {
-        which: rewarding.scoring(which) for which in {rewarding.training_rewards(config), evaluated, watched} if which
-    }
+    asked = {rewarding.training_rewards(config), evaluated, watched} - {()}
+    rewards = {which: rewarding.scoring(which, config.policy.diffusers.offload) for which in asked}
     try:
-        model = cached(load(model_settings(config), world.device), config)
+        bare = load(model_settings(config), world.device)
+        model = cached(bare, config)
         check_fits(model, config, settings.decoded_at_once(config), world.device)
+        shadow = transformer_shadow(config, model)
         policy = build_policy(config, model, world)
         engine.check_scale(config, model.latent_shape)
         copies = engine.build(policy, settings.replicas(config), settings.decoding(config))
         held_out = _held_out(config, prompts, model, rewards.get(evaluated))
         watch = watching.watch(config, fixed, model, rewards.get(watched)) if fixed else None
+        footprint = Footprint(
+            config,
+            Passes(bare, shadow, partial(text_like, model, config, dataset), config.policy.diffusers.image_to_video),
+            world.size,
+            {mode: copy.num_bytes for mode, copy in copies.replicas.items()},
+            rewarding.num_bytes(rewards.values()),
+        )
+        plan = planning.made(config, footprint, policy, world)
     except BaseException:
         for scoring in rewards.values():
             scoring.close()
         raise
-    return Parts(config, module, dataset, world, model, policy, rewards, held_out, watch, copies)
+    return Parts(config, module, dataset, world, model, policy, rewards, held_out, watch, copies, footprint, plan)
 
 
 def _agree(dataset: Items, world: World) -> None:

@@ -69,6 +69,7 @@ class Job:
             guard=self.guard,
             step=step,
         )
+        self.optimizer.zero_grad(set_to_none=True)  # what comes before the next step needs their memory
         skipped = {"skipped_steps": float(self.guard.total)}
         if metrics is None:
             self.session.console.line(f"step {step}: left out, a loss or gradient is not finite")

@@ -11,6 +11,7 @@ from sanarl.config import Config
 from sanarl.errors import UserError
 from sanarl.models.adapter import add_adapter, read_adapter
 from sanarl.models.base import FlowModel
+from sanarl.models.checkpointing import as_written
 from sanarl.models.fused import fuse
 from sanarl.models.load import ModelSettings
 from sanarl.models.policy import Policy
@@ -39,9 +40,9 @@ def model_settings(config: Config) -> ModelSettings:
         complex_human_instruction=diffusers.complex_human_instruction,
         motion_score=diffusers.motion_score,
         image_to_video=diffusers.image_to_video,
-        offload=diffusers.offload,
+        offload=diffusers.offload or (config.data.cache is not None and not config.is_rl),
         vae_tiles=diffusers.vae_tiles,
-        gradient_checkpointing=policy.model_gradient_checkpointing,
+        checkpointing=as_written(policy.model_gradient_checkpointing),
         vae_dtype=settings.vae_dtype(config),
         base_pipeline=policy.base_pipeline,
         native_config=policy.native_config,

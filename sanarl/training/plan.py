@@ -49,6 +49,7 @@ def overview(made: Parts, total: int) -> list[str]:
             f"the preset is written for {config.gpus} GPU(s) and runs on {world.size} rank(s): "
             "the same numbers, another duration"
         )
+    lines.append(made.plan.line())
     if config.task == "flowgrpo":
         lines.append(path_memory(made))
     if not config.train.ckpt.enable_checkpoint:
@@ -63,6 +64,22 @@ def _samples(config: Config) -> str:
     if config.rollout.preview.num_steps:
         return f"{first} previews, {drawn} drawn in full, {train} trained"
     return said if drawn == train else f"{drawn} samples of which {train} train"
+
+
+def memory(made: Parts) -> list[str]:
+    """What takes how much of the device, as predicted."""
+    assert made.plan.prediction is not None, "asked before anything was predicted"
+    where = "for this GPU" if made.world.device.type == "cuda" else "for a GPU; there is none here"
+    return [f"predicted {where}, by part:", *made.plan.prediction.lines()]
+
+
+def measured_memory(made: Parts, lines: list[dict[str, float]]) -> list[str]:
+    """The peak of the steps that were taken, against the prediction; nothing without a GPU."""
+    peaks = [line["memory/peak_gib"] * 2**30 for line in lines if "memory/peak_gib" in line]
+    if not peaks or made.plan.prediction is None:
+        return []
+    predicted = made.plan.prediction.peak
+    return [f"peak memory of {len(peaks)} step(s): {size(max(peaks))}, {max(peaks) / predicted:.0%} of the prediction"]
 
 
 def path_memory(made: Parts) -> str:

@@ -1,11 +1,13 @@
 """Which rewards a configuration asks for: in training, in evaluations and as guards."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from sanarl.config import Config
 from sanarl.config.schema import GRPOConfig, Guards, RemoteReward, Validation
 from sanarl.errors import UserError
 from sanarl.rewards import build as build_rewards
+from sanarl.rewards import resting
 from sanarl.rewards.local import Scoring
 from sanarl.rewards.remote import RemoteScoring
 from sanarl.rewards.services import services
@@ -76,11 +78,15 @@ def evaluation_rewards(config: Config) -> Rewards:
     return training_rewards(config)
 
 
-def scoring(which: Rewards) -> Scoring | RemoteScoring:
-    """What scores, with its threads; a service is asked whether it is there and takes our token."""
+def scoring(which: Rewards, rests: bool) -> Scoring | RemoteScoring:
+    """What scores, with its threads; a service is asked whether it is there and takes our token.
+
+    Reward models of this process leave the device between rollouts where ``rests`` says so.
+    """
     if not isinstance(which, RemoteReward):
         weights = {name: weight for name, weight, _ in which}
-        return Scoring(build_rewards(weights, {name: dict(given) for name, _, given in which if given}))
+        made = build_rewards(weights, {name: dict(given) for name, _, given in which if given})
+        return Scoring(made, rests=rests)
     remote = RemoteScoring(which)
     try:
         remote.check()
@@ -88,3 +94,9 @@ def scoring(which: Rewards) -> Scoring | RemoteScoring:
         remote.close()
         raise
     return remote
+
+
+def num_bytes(scorings: Iterable[Scoring | RemoteScoring]) -> int:
+    """What reward models of this process take of the device."""
+    parts = [scoring.mix.parts.values() for scoring in scorings if isinstance(scoring, Scoring)]
+    return resting.num_bytes(reward for each in parts for _, reward in each)

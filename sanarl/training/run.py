@@ -19,7 +19,7 @@ from sanarl.runtime.session import Saving, Session
 from sanarl.runtime.signals import Signals
 from sanarl.runtime.track import Tracker
 from sanarl.runtime.world import World, peers_named
-from sanarl.training import plan, rl, settings
+from sanarl.training import plan, planning, rl, settings, shortage
 from sanarl.training import sft as sft_loop
 from sanarl.training.build import Parts, parts
 from sanarl.training.job import Job
@@ -60,7 +60,7 @@ def run(
         with peers_named(world.size, config.train.rank_timeout_s):
             found = world.tell(_find(config, resume) if world.main else None)
             repository = _repository(config) if world.main else None
-            with parts(config, dataset_module, world) as made:
+            with parts(config, dataset_module, world) as made, shortage.explained(made):
                 if dry_run:
                     _measure(loaded, made)
                     outcome = Outcome(0, None)
@@ -107,6 +107,7 @@ def _train(
                     session.console.line(line)
                 if world.main:
                     made.engine.write_report(folder.path / "engine.txt")
+                    made.plan.write(folder.path / "memory.json")
                 session.begin(job.state(), found.checkpoint if found else None, plan.save_bytes(made, job))
                 if world.main and found is not None:  # only now is it sure that this run goes on
                     folder.write_config(loaded.text, _identity(loaded.config))
@@ -125,8 +126,9 @@ def _loop(made: Parts, job: Job) -> int:
     config = made.config
     with made.loader() as loader:
         if config.is_rl:
-            return rl.train(job, loader, made.training_rewards, settings.rl_setup(config, made.model.flow_shift))
-        return sft_loop.train(job, loader, settings.sft_setup(config))
+            setup = settings.rl_setup(config, made.model.flow_shift, made.plan.mini_batch)
+            return rl.train(job, loader, made.training_rewards, setup)
+        return sft_loop.train(job, loader, settings.sft_setup(config, made.plan.mini_batch))
 
 
 def _recorded(made: Parts, job: Job) -> int:
@@ -227,11 +229,14 @@ def measured(made: Parts, steps: int) -> tuple[list[dict[str, float]], int]:
 
 
 def _measure(loaded: Loaded, made: Parts) -> None:
-    """Try the rewards, take a step or two without saving, and print what the whole run would be and take."""
+    """Say what the run would be, try the rewards, take a step or two without saving, and say what all would take."""
+    console = Console(None, quiet=not made.world.main)
+    notes = [f"{note.level}: {note.text}" for note in loaded.notes]
+    made.plan = planning.predicted(made.plan, made.config, made.footprint, memory.shared_budget(made.world))
+    for line in [*notes, *plan.overview(made, made.total_steps), *plan.memory(made)]:
+        console.line(line)
     tried = [*made.tried_rewards(), *made.engine.warm_up()]
     lines, save_bytes = measured(made, MEASURED_STEPS)
     seconds = lines[-1]["time/step"] if lines else 0.0
-    console = Console(None, quiet=not made.world.main)
-    notes = [f"{note.level}: {note.text}" for note in loaded.notes]
-    for line in [*notes, *plan.overview(made, made.total_steps), *tried, *plan.costs(made, seconds, save_bytes)]:
+    for line in [*tried, *plan.costs(made, seconds, save_bytes), *plan.measured_memory(made, lines)]:
         console.line(line)

@@ -140,11 +140,11 @@ def evaluation_key(seed: int) -> draw.Key:
     return (seed, "eval")
 
 
-def sft_setup(config: Config) -> sft_loop.Setup:
-    """Everything that the loop of supervised fine-tuning is told."""
+def sft_setup(config: Config, mini_batch: int | None = None) -> sft_loop.Setup:
+    """Everything that the loop of supervised fine-tuning is told; ``mini_batch`` of a memory plan counts first."""
     diffusers = config.policy.diffusers
     settings = sft.Settings(
-        mini_batch=config.sft.mini_batch,
+        mini_batch=mini_batch or config.sft.mini_batch,
         density=diffusers.weighting_scheme,
         logit_mean=diffusers.logit_mean,
         logit_std=diffusers.logit_std,
@@ -152,7 +152,7 @@ def sft_setup(config: Config) -> sft_loop.Setup:
         caption_dropout=diffusers.caption_dropout,
         image_to_video=diffusers.image_to_video,
     )
-    return sft_loop.Setup(config.samples_per_step, settings, config.train.seed)
+    return sft_loop.Setup(config.samples_per_step, settings, config.train.seed, config.sft.mini_batch)
 
 
 def nft_settings(config: Config) -> nft.Settings:
@@ -264,8 +264,8 @@ def decoding(config: Config) -> Decoding | None:
     return Decoding(at_once(config), tuple(dict.fromkeys(scales)))
 
 
-def rl_setup(config: Config, flow_shift: float) -> rl.Setup:
-    """Everything that the loop of reinforcement learning is told."""
+def rl_setup(config: Config, flow_shift: float, mini_batch: int | None = None) -> rl.Setup:
+    """Everything that the loop of reinforcement learning is told; ``mini_batch`` of a memory plan counts first."""
     diffusers, grpo = config.policy.diffusers, config.grpo
     rollouts = sampler(config, flow_shift, diffusers.sample.num_steps, at_once(config))
     settings: rl.Algorithm
@@ -275,6 +275,7 @@ def rl_setup(config: Config, flow_shift: float) -> rl.Setup:
         settings = flow_grpo_settings(config, how)
     else:
         settings = awm_settings(config) if config.task == "awm" else nft_settings(config)
+    settings = replace(settings, mini_batch=mini_batch or settings.mini_batch)
     return rl.Setup(
         prompts_per_step=config.prompts_per_step,
         pool=pool(config, rollouts),

@@ -20,6 +20,7 @@ class Setup:
     samples_per_step: int
     settings: sft.Settings
     seed: int
+    encoded_at_once: int
 
 
 def train(job: Job, loader: Loader, setup: Setup) -> int:
@@ -39,7 +40,7 @@ def train(job: Job, loader: Loader, setup: Setup) -> int:
             with session.timed("data"):
                 items = loader.take((step - 1) * n, mine)  # data
             with session.timed("train"):
-                latents = encoded(job.policy.model, items, setup.settings.mini_batch)
+                latents = encoded(job.policy.model, items, setup.encoded_at_once)
                 most = session.world.gather_objects(sft.count_terms(latents, setup.settings.mini_batch))
                 metrics = job.update(
                     sft.terms(

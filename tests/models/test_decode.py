@@ -20,7 +20,7 @@ def model(vae_dtype):
             motion_score=None,
             offload=False,
             vae_tiles=False,
-            gradient_checkpointing=False,
+            checkpointing="off",
             vae_dtype=vae_dtype,
         ),
         torch.device("cpu"),

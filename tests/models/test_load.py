@@ -25,7 +25,7 @@ def settings(path, **changes):
         "motion_score": None,
         "offload": True,
         "vae_tiles": "auto",
-        "gradient_checkpointing": False,
+        "checkpointing": "off",
     }
     return ModelSettings(**(values | changes))
 
@@ -50,19 +50,19 @@ def test_a_loaded_folder_is_the_pipeline_that_was_saved(pipeline_folder, make_sa
 
 
 def test_gradient_checkpointing_changes_no_gradient(pipeline_folder):
-    # Reference: the same model without it.
+    # Reference: the same model without it. Of two blocks, "selective" repeats the first.
     found = []
-    for checkpointing in (True, False):
-        model = load_model(settings(pipeline_folder, gradient_checkpointing=checkpointing), CPU)
+    for checkpointing, repeated in (("full", 4), ("selective", 3), ("off", 2)):
+        model = load_model(settings(pipeline_folder, checkpointing=checkpointing), CPU)
         model.transformer.requires_grad_(True)
         cond = model.encode_prompts(["a red circle"])
         calls = []
-        block = model.transformer.transformer_blocks[0]
-        block.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        for block in model.transformer.transformer_blocks:
+            block.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
         model.velocity(torch.ones(1, 4, 4, 4), torch.tensor([0.5]), cond).square().sum().backward()
-        assert len(calls) == (2 if checkpointing else 1)
+        assert len(calls) == repeated
         found.append([p.grad for p in model.transformer.parameters() if p.grad is not None])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(*found, strict=True))
 
 
 def test_what_is_no_pipeline_is_refused(tmp_path):

@@ -56,7 +56,7 @@ def settings(path, **changes):
         "motion_score": None,
         "offload": True,
         "vae_tiles": "auto",
-        "gradient_checkpointing": False,
+        "checkpointing": "off",
     }
     return ModelSettings(**(values | changes))
 

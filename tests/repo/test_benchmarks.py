@@ -196,3 +196,14 @@ def test_what_scaling_means_is_computed_from_its_runs():
     }
     assert found["sol_rl"]["seconds_for_1152_trained_computed"] == 24 * (3.0 + 1.0 * 2)
     assert "ranks ended with [1, None]" in scale.table(runs)
+
+
+def test_the_benchmark_of_memory_predicts_every_configuration_it_is_asked_for(tmp_path):
+    # On a CPU nothing is measured; small cards are not stood for.
+    memory = loaded("memory")
+    only = ["card-24-nft", "sft-lora-selective"]
+    assert not memory.main(["--tiny", "--steps", "1", "--only", *only, "--write", str(tmp_path)])
+    card, selective = written(tmp_path)
+    assert selective["plan"].startswith("memory plan (as_written): checkpointing selective, mini_batch 8")
+    assert card["predicted_gib"]["phases"]["rollout: decoding"] > 0.5  # the allowance for a reward model
+    assert "measured_gib" not in card

@@ -136,7 +136,7 @@ class Diffusers(Table):
     caption_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """SFT: share of samples trained with an empty prompt."""
     offload: bool = True
-    """Keep text encoder and VAE off the accelerator while they are not at work."""
+    """Keep text encoder, VAE and the reward models of this process off the accelerator while they are not at work."""
     vae_tiles: bool | Literal["auto"] = "auto"
     """Let the VAE work on overlapping tiles of 256 pixels instead of whole media, with small differences near seams;
     "auto": whole, and in tiles from when memory runs out for a single sample."""
@@ -196,8 +196,11 @@ class Policy(Table):
     """The diffusers pipeline that gives text encoder, autoencoder and scheduler to a .pth, which has none."""
     native_config: Text | None = None
     """NVlabs/Sana's YAML of a .pth; what it says must be what the weights are."""
-    model_gradient_checkpointing: bool = True
-    """Compute activations again in the backward pass instead of keeping them."""
+    model_gradient_checkpointing: bool | Literal["selective"] = True
+    """Compute activations again in the backward pass instead of keeping them; "selective": of every second block."""
+    memory_plan: Literal["as_written", "auto"] = "as_written"
+    """"auto" chooses checkpointing (off, selective, full) and mini_batch for the memory of the card, whatever is
+    written for them; the samples of an optimiser step stay, so results change by rounding alone."""
     lora: Lora | None = None
     diffusers: Diffusers = Diffusers()
     parallelism: Parallelism = Parallelism()

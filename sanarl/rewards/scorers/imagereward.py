@@ -71,7 +71,7 @@ class ImageReward:
         from PIL import Image
 
         device = self.device or frames.device
-        if self.model.device != device:
+        if next(self.model.parameters()).device != device:
             self.model.to(device).device = device  # the package's own attribute
         pictures = [Image.fromarray(f) for f in frames.permute(0, 2, 3, 1).cpu().numpy()]
         pixels = torch.stack([self.model.preprocess(picture) for picture in pictures]).to(device, self.dtype)

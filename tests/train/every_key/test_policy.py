@@ -76,7 +76,21 @@ def test_gradient_checkpointing(lab, monkeypatch):
     without = len(calls)
     again = lab.fresh("sft-lora", "policy.model_gradient_checkpointing=true")
     assert (without, len(calls) - without) == (4, 8)
+    half = lab.fresh("sft-lora", 'policy.model_gradient_checkpointing="selective"')
+    assert len(calls) - without - 8 == 6
     assert lab.equal(again, plain)
+    assert lab.equal(half, plain)
+
+
+@honours("policy.memory_plan")
+def test_memory_plan(lab):
+    # There is room for a pass of all 6 samples without checkpointing, whatever is written.
+    written = "policy.model_gradient_checkpointing=true", "train.train_policy.mini_batch=2"
+    for kind, expected in (("as_written", ("full", 2)), ("auto", ("off", 6))):
+        run = lab.fresh("sft-lora", *written, f'policy.memory_plan="{kind}"')
+        told = json.loads((run.folder / "memory.json").read_text())
+        assert (told["memory_plan"], told["checkpointing"], told["mini_batch"]) == (kind, *expected)
+        assert f"memory plan ({kind}): checkpointing {expected[0]}" in (run.folder / "log.txt").read_text()
 
 
 # ---- text, sizes, dtypes, places

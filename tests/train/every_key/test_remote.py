@@ -59,7 +59,7 @@ def totals(lab, peer):  # noqa: ARG001  (its addresses are in the environment)
         asked += ["validation.enable=true", "validation.use_remote_reward=true"]
         config = lab.loaded("nft", *asked, functions(f"{TASK}.remote_reward"), *overrides).config
         which = {TASK: rewarding.training_rewards, "validation": rewarding.evaluation_rewards}[table.rpartition(".")[0]]
-        scoring = rewarding.scoring(which(config))
+        scoring = rewarding.scoring(which(config), rests=False)
         item = {"tag": "colors", "include": []}
         scoring.submit([0, 1], torch.rand(2, 1, 3, 8, 8), ["x", "y"], [item, item])
         found = scoring.collect(30).total.tolist()
