@@ -41,7 +41,7 @@ def get_dataset(config):
     return [{"prompt": f"number {i} of a quiet harbour"} for i in range(64)] if config.is_rl else Noise(config)
 
 
-def make_pairs(folder: Path, count: int, edge: int) -> None:
+def make_pairs(folder: Path, count: int, edge: int, caption: str = "number {} of a quiet harbour") -> None:
     """Pictures with captions: smooth noise."""
     import numpy as np
     from PIL import Image
@@ -51,7 +51,7 @@ def make_pairs(folder: Path, count: int, edge: int) -> None:
     for i in range(count):
         coarse = Image.fromarray(random.integers(0, 255, (32, 32, 3), dtype=np.uint8))
         coarse.resize((edge, edge), Image.Resampling.BICUBIC).save(folder / f"{i:03d}.jpg", quality=95)
-        (folder / f"{i:03d}.json").write_text(json.dumps({"prompt": f"number {i} of a quiet harbour"}))
+        (folder / f"{i:03d}.json").write_text(json.dumps({"prompt": caption.format(i)}))
 
 
 def constant_time(media, _prompts, _metadata):
@@ -211,8 +211,8 @@ class Bench:
         free()
         return result
 
-    def steps(self, preset: str, sets: list[str], module: str | None) -> dict[str, Any]:
-        """Take the steps of a configuration; the median of those after the first, which warms up and compiles."""
+    def steps(self, preset: str, sets: list[str], module: str | None, warm: int = 1) -> dict[str, Any]:
+        """Take the steps of a configuration; the median of those after the first ones, which warm up and compile."""
         import torch
 
         from sanarl.config import load
@@ -227,7 +227,7 @@ class Bench:
             found |= self._arithmetic(config, made.model)
         if not lines:  # not the main rank
             return {}
-        timed = lines[1:] or lines
+        timed = lines[warm:] or lines
         seconds = {
             key: statistics.median(line[key] for line in timed)
             for key in timed[0]

@@ -115,16 +115,16 @@ def test_the_plot_of_pools_is_drawn_from_its_runs():
 
 
 @pytest.mark.slow
-def test_kills_lose_nothing_that_was_complete(tmp_path):
+@pytest.mark.parametrize(("ranks", "kills"), [(1, 4), (2, 2)])
+def test_kills_lose_nothing_that_was_complete(tmp_path, ranks, kills):
     # In a process of its own, since it forks. Reference: a run that nobody killed, bit by bit.
-    done = subprocess.run(
-        [sys.executable, BENCHMARKS / "kills.py", "--kills", "4", "--write", tmp_path], capture_output=True, text=True
-    )
+    words = ["--ranks", str(ranks), "--kills", str(kills), "--write", tmp_path]
+    done = subprocess.run([sys.executable, BENCHMARKS / "kills.py", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (file,) = tmp_path.iterdir()
     found = json.loads(file.read_text())
     assert found["wrong"] == []
-    assert found["counts"]["in a save"] + found["counts"]["between saves"] == 4
+    assert found["counts"]["in a save"] + found["counts"]["between saves"] == kills
 
 
 @pytest.mark.slow
