@@ -92,16 +92,20 @@ def on_all_ranks(world: World, work: Callable[[], T]) -> T:
     """What ``work`` collects here, unless a reward fails on any rank: then every rank fails, with the same exit code.
 
     Raises:
-        RewardError: on every rank; those where nothing failed say that another names the cause.
+        RewardError: on every rank; those where nothing failed say what did on another, for which nobody may listen.
     """
     found, failure = None, None
     try:
         found = work()
     except RewardError as error:
         failure = error
-    code = max(world.gather_objects(0 if failure is None else failure.exit_code))
-    if code:
-        raise failure or RewardError("a reward failed on another rank, which names it", code)
+    told = world.gather_objects(None if failure is None else (failure.exit_code, str(failure)))
+    failed = [(rank, *each) for rank, each in enumerate(told) if each is not None]
+    if failed:
+        rank, _, text = failed[0]
+        failure = failure or RewardError(f"rank {rank}: {text}")
+        failure.exit_code = max(code for _, code, _ in failed)
+        raise failure
     assert found is not None, "no failure"
     return found
 

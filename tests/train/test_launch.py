@@ -116,6 +116,34 @@ def test_what_a_rank_fails_of_is_said_once_and_ends_all(capfd):
     assert "Traceback" not in said
 
 
+SCORING = """
+import sys
+from sanarl.rewards.mix import RewardError
+from sanarl.rollout.collect import on_all_ranks
+from sanarl.runtime.world import World
+world = World.start(60)
+def work():
+    if world.rank == 2:
+        raise RewardError("reward 'r' failed on prompt 'a'", exit_code=1)
+    return 1
+try:
+    on_all_ranks(world, work)
+except RewardError as error:
+    sys.stderr.write(f"{error}\\n")
+    world.stop()
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.slow
+def test_a_reward_that_fails_on_one_rank_is_named_by_all(capfd):
+    # Whichever rank is taken for the cause, and rank 0, which always speaks, name the reward.
+    assert launch(3, [sys.executable, "-c", SCORING]) == 1
+    said = capfd.readouterr().err.splitlines()
+    assert said[0] == "rank 2: reward 'r' failed on prompt 'a'"
+    assert all("reward 'r' failed on prompt 'a'" in line or line.startswith("rank") for line in said)
+
+
 @pytest.mark.slow
 def test_a_rank_that_hangs_ends_all_and_is_named(capfd):
     assert launch(3, [sys.executable, "-c", RANK, "4", "hangs"]) == 1
