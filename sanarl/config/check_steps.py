@@ -5,6 +5,8 @@ from collections.abc import Iterator, Set
 from sanarl.config.faults import Finding, fault, shown
 from sanarl.config.schema.root import Config
 
+LEAST_NOISE = 1e-4
+"""Smaller noise is lost in the rounding of float32 latents, and far below it densities are no numbers."""
 _SAMPLE, _TRAINER = "policy.diffusers.sample", "train.train_policy.trainer_type"
 
 
@@ -23,8 +25,8 @@ def stochastic(config: Config, _: Set[str]) -> Iterator[Finding]:
         text = "found true; accepted false: flow_grpo learns from stochastic steps"
         yield fault(f"{_SAMPLE}.deterministic_sampling", text, _TRAINER)
     most = 1.0 if sample.sde_type == "cps" else 10.0
-    if not 0 < sample.noise_level <= most:
-        text = f"found {sample.noise_level}; accepted above 0, at most {most:g} for {sample.sde_type}"
+    if not LEAST_NOISE <= sample.noise_level <= most:
+        text = f"found {sample.noise_level}; accepted {LEAST_NOISE:g} to {most:g} for {sample.sde_type}"
         yield fault(f"{_SAMPLE}.noise_level", text, f"{_SAMPLE}.sde_type")
     if sample.solver == "dpm2":
         text = 'found "dpm2"; accepted "euler": with flow_grpo the steps that are not stochastic go straight'

@@ -93,7 +93,7 @@ class Sample(Table):
     """Divide advantages by the standard deviation of the whole rollout; false: of each group."""
     noise_level: NotNegative = 1.0
     """Flow-GRPO: noise of the stochastic steps: a of the SDE's diffusion a sqrt(sigma / (1 - sigma)), or eta of CPS,
-    which is at most 1."""
+    which is at most 1. At least 1e-4."""
     deterministic_sampling: bool | None = None
     """Follow the ODE. Unset: what the algorithm needs, false for flow_grpo and true for the others."""
     sde_type: Literal["sde", "cps"] = "sde"

@@ -91,7 +91,7 @@ def test_stochastic_steps(lab):
     same = f"{SAMPLE}.same_latent=true"
     asked = [(), *((noise,) for noise in noises), *((noise, cps) for noise in noises), (same,)]
     assert len({stochastic_reward(lab, *overrides) for overrides in asked}) == len(asked)
-    tiny, reference = f"{SAMPLE}.noise_level=1e-6", reward(lab)
+    tiny, reference = f"{SAMPLE}.noise_level=1e-4", reward(lab)
     assert stochastic_reward(lab, tiny) == pytest.approx(reference, rel=1e-4)  # the ODE
     assert stochastic_reward(lab, tiny, cps) == pytest.approx(reference, rel=1e-4)
     idle = ["noise_level", "sde_type", "same_latent", "sde_window_size", "sde_window_range"]
