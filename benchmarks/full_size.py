@@ -225,6 +225,7 @@ class Bench:
             lines, _ = run.measured(made, config.train.max_num_steps)
             found = self.exchange(made.policy) | {"memory_peak_gib": self._peaks(lines)}
             found |= self._arithmetic(config, made.model)
+            plan = made.plan
         if not lines:  # not the main rank
             return {}
         timed = lines[warm:] or lines
@@ -237,6 +238,7 @@ class Bench:
         train_ms = 1e3 * seconds["time/train"] / samples
         found |= {
             "samples_a_step": samples,
+            "memory_plan": f"{plan.kind}: checkpointing {plan.checkpointing}, mini_batch {plan.mini_batch}",
             "losses": [line["loss"] for line in lines],
             "grad_norms": [line["grad_norm"] for line in lines],
             "medians": {key: round(value, 4) for key, value in seconds.items()},

@@ -32,6 +32,9 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 STEPS = 6
+PATIENCE_S = 120
+"""How long ranks may wait for one that is gone: those that had not met yet wait for train.rank_timeout_s, and torch
+tries twice."""
 PRESET = """
 [policy]
 model_name_or_path = "MODEL"
@@ -48,7 +51,7 @@ param_dtype = "float32"
 optm_lr = 1e-2
 optm_warmup_steps = 0
 train_batch_per_replica = BATCH
-rank_timeout_s = 30.0
+rank_timeout_s = 20.0
 ema_enable = true
 [train.ckpt]
 enable_checkpoint = true
@@ -106,18 +109,18 @@ class Running:
         """Kill one rank and wait until the others have ended by themselves; None: kill all.
 
         Raises:
-            RuntimeError: when they go on for a minute.
+            RuntimeError: when they go on for ``PATIENCE_S``.
         """
         children = [child for child, code in self.codes.items() if code is None]
         for child in children if which is None else [list(self.codes)[which]]:
             if self.codes[child] is None:
                 os.kill(child, signal.SIGKILL)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while any(code is None for code in self.codes.values()):
             self.looked()
             if time.monotonic() > deadline:
                 self.kill(None)
-                raise RuntimeError("a rank went on for a minute without the one that was killed")
+                raise RuntimeError(f"a rank went on for {PATIENCE_S} s without the one that was killed")
             time.sleep(0.001)
 
 

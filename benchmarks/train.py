@@ -4,13 +4,13 @@
 
 nft-baseline: DiffusionNFT on --samples pictures of which --fraction of the timesteps are trained, as peers run it:
 eager with activation checkpointing, mini-batches of 9 and the autoencoder in float32. nft-as-written: the preset's own
-numbers. nft: compiled blocks for training and rollout, decoder compiled in bfloat16, no checkpointing, mini-batches of
-24; nft-unfused: the same without train.fuse. sft-lora-baseline, sft-lora, sft-baseline, sft: fine-tuning on --batch
-files, eager, checkpointed and uncached against compiled with cached latents and embeddings. video-...: one clip of 41
-frames of 480 x 832, eager and compiled. inner-loop, inner-loop-sft: whether the host waits for the card inside the
-inner loop (torch's sync_debug_mode, and a trace), how busy the card is and with what. resume: under train.deterministic
-steps 1 to 4 without a break, and broken off after step 2; the values must be equal bit by bit. resume-free: the same
-without train.deterministic, where two runs without a break differ as well.
+numbers. nft: compiled blocks for training and rollout, decoder compiled in bfloat16, checkpointing and mini-batches as
+policy.memory_plan = "auto" has them; nft-unfused: the same without train.fuse. sft-lora-baseline, sft-lora,
+sft-baseline, sft: fine-tuning on --batch files, eager, checkpointed and uncached against compiled with cached latents
+and embeddings. video-...: one clip of 41 frames of 480 x 832, eager and compiled. inner-loop, inner-loop-sft: whether
+the host waits for the card inside the inner loop (torch's sync_debug_mode, and a trace), how busy the card is and with
+what. resume: under train.deterministic steps 1 to 4 without a break, and broken off after step 2; the values must be
+equal bit by bit. resume-free: the same without train.deterministic, where two runs without a break differ as well.
 
 A figure is the median of the steps after the first, which warms up and compiles; see full_size.py for what is made and
 left out. A variant that takes longer than --limit is broken off; the JSON is written again after each. --tiny tries all
@@ -42,6 +42,7 @@ EAGER: dict[str, Any] = {
     "policy.model_gradient_checkpointing": True,
 }
 FAST: dict[str, Any] = {"train.compile": True, "policy.model_gradient_checkpointing": False}
+PLANNED: dict[str, Any] = {"train.compile": True, "policy.memory_plan": "auto"}
 COMPILED_ROLLOUT = {
     "rollout.engine.mode": "compile",
     "rollout.engine.decode_compile": True,
@@ -52,11 +53,8 @@ BF16_ENCODERS = {"policy.diffusers.dtype": "bfloat16"}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "nft-baseline": ("sana-image-nft", EAGER | PEERS_ROLLOUT | {"train.train_policy.mini_batch": 9}),
     "nft-as-written": ("sana-image-nft", {}),
-    "nft": ("sana-image-nft", FAST | COMPILED_ROLLOUT | {"train.train_policy.mini_batch": 24}),
-    "nft-unfused": (
-        "sana-image-nft",
-        FAST | COMPILED_ROLLOUT | {"train.train_policy.mini_batch": 24, "train.fuse": False},
-    ),
+    "nft": ("sana-image-nft", PLANNED | COMPILED_ROLLOUT),
+    "nft-unfused": ("sana-image-nft", PLANNED | COMPILED_ROLLOUT | {"train.fuse": False}),
     "sft-lora-baseline": ("sana-image-sft-lora", EAGER),
     "sft-lora": ("sana-image-sft-lora", FAST | BF16_ENCODERS | {"data.cache": "CACHE"}),
     "sft-baseline": ("sana-image-sft", EAGER),
@@ -65,7 +63,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "video-sft-lora": ("sana-video-sft-lora", FAST | BF16_ENCODERS),
     "video-nft-baseline": ("sana-video-nft", EAGER | PEERS_ROLLOUT),
     "video-nft": ("sana-video-nft", FAST | {"rollout.engine.decode_dtype": "bfloat16"}),
-    "inner-loop": ("sana-image-nft", FAST | COMPILED_ROLLOUT | {"train.train_policy.mini_batch": 24}),
+    "inner-loop": ("sana-image-nft", PLANNED | COMPILED_ROLLOUT),
     "inner-loop-sft": ("sana-image-sft-lora", FAST),
     "resume": ("sana-image-sft-lora", EAGER | {"train.deterministic": True}),
     "resume-free": ("sana-image-sft-lora", EAGER | {"train.deterministic": False}),
@@ -264,7 +262,7 @@ def line(run: dict[str, Any], matmul: float | None) -> str:
     return (
         f"{run['name']}: {run['ms_a_sample']} ms a sample, {run['ms_trained_a_sample_and_timestep']} ms trained a "
         f"sample and timestep = {tflops} TFLOP/s{share}; {medians}; first step {run['first_step_s']} s; {peak} GiB; "
-        f"losses {run['losses']}"
+        f"losses {run['losses']}; {run['memory_plan']}"
     )
 
 

@@ -71,6 +71,8 @@ class World:
     rank: int = 0
     size: int = 1
     device: torch.device = CPU
+    timeout_s: float = 1800.0
+    """How long ranks wait for each other."""
 
     @classmethod
     def start(cls, timeout_s: float = 1800.0) -> Self:
@@ -87,7 +89,7 @@ class World:
             backend = "nccl" if device.type == "cuda" else "gloo"
             with peers_named(size, timeout_s):
                 dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
-        return cls(dist.get_rank(), dist.get_world_size(), device) if size > 1 else cls(device=device)
+        return cls(dist.get_rank(), dist.get_world_size(), device, timeout_s) if size > 1 else cls(device=device)
 
     def stop(self) -> None:
         """Leave the group."""
@@ -145,7 +147,7 @@ class World:
 
         None when this process is alone.
         """
-        return dist.new_group(backend="gloo") if self.size > 1 else None
+        return dist.new_group(backend="gloo", timeout=timedelta(seconds=self.timeout_s)) if self.size > 1 else None
 
     def barrier(self) -> None:
         """Wait for every rank."""

@@ -18,6 +18,8 @@ ALLOCATOR = 1.08
 """Memory that torch's allocator asks the card for, over what tensors take at the peak: it cannot reuse every gap."""
 FILLED = 1024
 """Tokens at which a pass through the blocks runs at half of its best speed."""
+CAPTIONS = 0.05
+"""Share of a pass that rows of one prompt do once (train.fuse), and rows of several do not."""
 WORTH = 0.02
 """A plan that takes more memory must be faster by this share."""
 SIZES = (1, 2, 3, 4, 6, 8, 9, 12, 16, 20, 24, 32, 48, 64)
@@ -118,4 +120,5 @@ def _cost(footprint: Footprint, config: Config, how: Checkpointing, mini_batch: 
     """Time of a sample, in passes at best speed: forward and backward are three; more repeat or have other values."""
     without = 0 if not config.is_rl else 1 + (config.grpo.kl_beta > 0)
     tokens = footprint.tokens * mini_batch
-    return (3 + without + AGAIN[how]) * (1 + FILLED / tokens)
+    mixed = config.is_rl and config.train.fuse is not False and config.rollout.n_generation % mini_batch > 0
+    return (3 + without + AGAIN[how]) * (1 + FILLED / tokens) * (1 + CAPTIONS * mixed)
