@@ -39,9 +39,9 @@ def _layers(config: "Config") -> Iterator[Finding]:
     from sanarl.models.layers import is_target, widths
 
     lora = config.policy.lora
-    if lora is None or config.family != "sana":
+    if lora is None or config.family == "unknown":
         return
-    known = widths(config.policy.model_name_or_path, config.modality)
+    known = widths(config.policy.model_name_or_path, config.modality, config.family)
     targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
     single = [targets] if isinstance(targets, str) else targets
     missing = [t for t in single if not any(is_target(n, t if isinstance(targets, str) else [t]) for n in known)]

@@ -37,7 +37,7 @@ def _model(config: Config, _: Set[str]) -> Iterator[Finding]:
     key, about = "policy.diffusers.is_video", "policy.model_name_or_path"
     named = f"{about} = {shown(config.policy.model_name_or_path)}"
     last = name.rstrip("/").rpartition("/")[2]
-    if config.family == "sd3" and is_video:
+    if config.family in ("sd3", "flux") and is_video:
         yield fault(key, f"found true; accepted false: {named} makes images", about)
     if config.family == "sana" and "video" in last and not is_video:
         yield fault(key, f"found false; accepted true: {named} makes video", about)

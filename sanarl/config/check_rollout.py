@@ -37,7 +37,7 @@ def engines(config: Config, _: Set[str]) -> Iterator[Finding]:
         if mode == "peft":
             continue
         if config.policy.diffusers.is_video:
-            text = f'found {shown(mode)}; accepted "peft": copies for sampling are made of SANA\'s pictures'
+            text = f'found {shown(mode)}; accepted "peft": copies for sampling are made of models for pictures'
             yield fault(key, text, "policy.diffusers.is_video")
     if config.rollout.engine.decode_compile and config.policy.diffusers.is_video:
         text = "found true; accepted false: the decoder is compiled for pictures only"

@@ -69,7 +69,7 @@ class _Reading:
         if self.source.had_mark:
             self.notes.append(Note("info", "the byte-order mark at the start of the file is skipped"))
         if self.source.meant is not None:
-            self.notes.append(Note("info", f"Sol-RL's name is read as the preset {self.source.meant}"))
+            self.notes.append(Note("info", f"that project's name is read as the preset {self.source.meant}"))
         self.name_keys()
         self.refuse_other_kinds()
         kind = self.kind()

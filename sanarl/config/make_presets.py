@@ -1,34 +1,47 @@
-"""The files of Sol-RL's families, made from the table: python -m sanarl.config.make_presets, or make presets."""
+"""The files of Sol-RL's families and DiffusionNFT's recipes, made from their tables.
+
+python -m sanarl.config.make_presets, or make presets.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from sanarl.config.sol_rl import FAMILIES, REWARDS, TINY, Family
+from sanarl.config import recipes
+from sanarl.config.sol_rl import FAMILIES, MODELS, REWARDS, TINY, Family, Model
 
+_LIVE = (
+    "Adapters stay live beside the copies' weights; there they are merged into bf16 or 4 bits, which loses young ones."
+)
+_MADE = (
+    "# Made by `make presets` from sanarl/config/sol_rl.py. "
+    "The numbers are written for 8 GPUs; fewer give the same numbers."
+)
 _ALL = (
-    "Adapters stay live beside the copies' weights; there they are merged into bf16 or 4 bits, which loses young ones.",
-    "Query, key and value have an A each (there attn.qkv shares one), and so have the caption's key and value.",
     "compile_mode is torch's default; max-autotune-no-cudagraphs takes minutes and finds the same products.",
-    "Validation is off; --set validation.enable=true scores held-out prompts in 40 steps.",
+    "Validation is off; --set validation.enable=true scores held-out prompts in {eval_steps} steps.",
 )
 
 
-def text(family: str, reward: str) -> str:
+def text(family: str, reward: str, model: str = "sana") -> str:
     """A preset's file."""
-    its = FAMILIES[family]
-    origin = f"Sol-RL's sana_{family}_{reward}" if its.theirs and family != "compile" else "A family of our own"
-    differs = "\n".join(f"# - {line}" for line in (*its.differs, *_ALL))
+    its, base = FAMILIES[family], MODELS[model]
+    name = f"{model}-image-nft-{family}-{reward}"
+    is_theirs = its.theirs and not (family == "compile" and model == "sana")
+    origin = f"Sol-RL's {base.theirs}_{family}_{reward}" if is_theirs else "A family of our own"
+    every = (*its.differs, *(note for name, note in base.families if name == family), _LIVE, *base.differs, *_ALL)
+    differs = "\n".join(f"# - {line}" for line in every).format(eval_steps=base.eval_steps)
+    policy = "\n".join(base.policy)
+    targets = "\n".join(f'    "{target}",' for target in base.targets)
+    sample = "\n".join(base.sample)
     return f"""\
-# DiffusionNFT on SANA 1.0 1.6B in LinearFFN form, reward {reward}:
+# DiffusionNFT on {base.about}, reward {reward}:
 # {its.what}.
 # {origin}, with Sol-RL's settings and base model. What differs:
 {differs}
-# SANA-1.5 instead: --set policy.model_name_or_path=Efficient-Large-Model/SANA1.5_1.6B_1024px_diffusers
-# Made by `make presets` from sanarl/config/sol_rl.py. The numbers are written for 8 GPUs; fewer give the same numbers.
+{base.instead}{_MADE}
 
 [policy]
-model_name_or_path = "hf://yitongl/SANA_LinearFFN/SANA_LinearFFN.pth"
-base_pipeline = "Efficient-Large-Model/Sana_1600M_1024px_BF16_diffusers"  # text encoder and autoencoder
+{policy}
 is_diffusers = true
 model_gradient_checkpointing = true
 
@@ -38,31 +51,23 @@ r = 32
 lora_alpha = 64
 init_lora_weights = "gaussian"
 target_modules = [
-    "attn1.to_q",
-    "attn1.to_k",
-    "attn1.to_v",
-    "attn1.to_out.0",
-    "attn2.to_q",
-    "attn2.to_k",
-    "attn2.to_v",
-    "attn2.to_out.0",
+{targets}
 ]
 
 [policy.diffusers]
 dtype = "bfloat16"  # text encoder and autoencoder
 offload = false
-max_prompt_length = 300
-inference_size = [1024, 1024]  # height, width
-timesteps_fraction = 0.6  # 6 of 10 timesteps are trained
+max_prompt_length = {base.prompt_length}
+inference_size = [{base.size}, {base.size}]  # height, width
+timesteps_fraction = {base.fraction} timesteps are trained
 nft_beta = 1.0
 weight_copy_decay_type = 1  # old follows the learner with a decay of min(0.001 i, 0.5)
 
 [policy.diffusers.sample]
 num_steps = 10
-eval_num_steps = 40
+eval_num_steps = {base.eval_steps}
 guidance_scale = 1.0
-solver = "euler"
-flow_shift = 1.0  # noise levels are linspace(1, 0, 11)
+{sample}
 deterministic_sampling = true
 global_std = true
 
@@ -70,9 +75,9 @@ global_std = true
 n_init_replicas = 1
 dp_shard_size = 8
 
-{_rollout(its)}
+{_rollout(its, base)}
 [train]
-output_dir = "./outputs/sana-image-nft-{family}-{reward}"
+output_dir = "./outputs/{name}"
 resume = true
 epoch = 100000
 seed = 42
@@ -84,7 +89,7 @@ optm_betas = [0.9, 0.999]
 optm_weight_decay = 1e-4
 epsilon = 1e-8
 optm_warmup_steps = 0
-optm_grad_norm_clip = 1.0
+optm_grad_norm_clip = {base.clip}
 ema_enable = true
 ema_decay = 0.9
 ema_update_step_interval = 1
@@ -92,7 +97,7 @@ ema_update_step_interval = 1
 [train.train_policy]
 type = "grpo"
 trainer_type = "diffusion_nft"
-mini_batch = 16
+mini_batch = {base.mini_batch}
 kl_beta = 1e-4
 advantage_low = -5.0
 advantage_high = 5.0
@@ -118,12 +123,14 @@ multi_modal_log_interval = 10
 """
 
 
-def _rollout(its: Family) -> str:
+def _rollout(its: Family, base: Model) -> str:
     pool = [f"n_candidates = {its.candidates}  # samples of a prompt, of which"] if its.candidates != 24 else []
     pool += ['select = "best_worst"'] if pool and its.preview_mode is None else []
     lines = ["[rollout]", *pool, "n_generation = 24  # train", "n_generation_mini_batch = 24", ""]
     if its.mode != "peft" or its.engine:
-        lines += ["[rollout.engine]", f'mode = "{its.mode}"', *its.engine, ""]
+        modes = (its.mode, its.preview_mode)
+        rule = base.quantised if "compile_nvfp4" in modes else base.fp8 if "compile_fp8" in modes else ()
+        lines += ["[rollout.engine]", f'mode = "{its.mode}"', *its.engine, *rule, ""]
     if its.preview_mode is not None:
         lines += ["[rollout.preview]", "num_steps = 6", f'mode = "{its.preview_mode}"', 'select = "best_worst"']
         lines += ["n_regenerate = 24", *(["decode_scale = 0.5"] if its.preview_mode == "compile_fp8" else []), ""]
@@ -154,9 +161,12 @@ def files(base: str) -> Iterator[tuple[str, str]]:
     """Every preset's file name and content; ``base`` is the text of tiny-image-nft."""
     for family in TINY:
         yield f"tiny-image-nft-{family}.toml", tiny(family, base)
-    for family in FAMILIES:
-        for reward in REWARDS:
-            yield f"sana-image-nft-{family}-{reward}.toml", text(family, reward)
+    for model in MODELS:
+        for family in FAMILIES:
+            for reward in REWARDS:
+                yield f"{model}-image-nft-{family}-{reward}.toml", text(family, reward, model)
+    for name, content in recipes.files():
+        yield f"{name}.toml", content
 
 
 def write(folder: Path) -> None:

@@ -21,20 +21,24 @@ class Value(NamedTuple):
     base: str
     sana: str
     """Where the SANA configuration differs from the base."""
+    sd3: str = ""
+    """Where that of SD3.5-L does."""
+    flux: str = ""
+    """Where that of FLUX.1 does."""
 
 
 SOL_RL: tuple[Value, ...] = (
     Value("train.learning_rate", "learning_rate", "3e-4", ""),
-    Value("train.max_grad_norm", "max_grad_norm", "0.002", "1.0"),
+    Value("train.max_grad_norm", "max_grad_norm", "0.002", "1.0", "", "1.0"),
     Value("train.adam_weight_decay", "adam_weight_decay", "1e-4", ""),
     Value("train.adam_epsilon", "adam_epsilon", "1e-8", ""),
     Value("train.adam_beta1, adam_beta2", "betas", "0.9, 0.999", ""),
-    Value("train.batch_size (a GPU)", "train.batch_size", "1", "16"),
+    Value("train.batch_size (a GPU)", "train.batch_size", "1", "16", "4", "12"),
     Value("train.gradient_accumulation_steps", "gradient_accumulation_steps", "1", "one optimiser step a rollout"),
     Value("train.num_inner_epochs", "num_inner_epochs", "1", ""),
     Value("train.adv_clip_max", "adv_clip_max", "5", ""),
     Value("train.adv_mode", "adv_mode", "all", ""),
-    Value("train.timestep_fraction", "timestep_fraction", "0.6", ""),
+    Value("train.timestep_fraction", "timestep_fraction", "0.6", "", "", "0.4"),
     Value("train.beta", "train.beta", "1e-4", ""),
     Value("beta", "beta", "1.0", ""),
     Value("decay_type", "decay_type", "1", ""),
@@ -42,25 +46,32 @@ SOL_RL: tuple[Value, ...] = (
     Value("mixed_precision", "mixed_precision", "bf16", ""),
     Value("rollout_sample_num_steps", "rollout_sample_num_steps", "10", ""),
     Value("rollout_sample_guidance_scale", "rollout_sample_guidance_scale", "1.0", ""),
-    Value("sample.deterministic", "sample.deterministic", "", "true"),
-    Value("sample.num_image_per_prompt", "num_image_per_prompt", "24", "24 or 96"),
+    Value("sample.deterministic", "sample.deterministic", "", "true", "true", "true"),
+    Value("sample.num_image_per_prompt", "num_image_per_prompt", "24", "24 or 96", "24 or 96", "24 or 96"),
     Value("sample.best_of_n", "best_of_n", "24", ""),
-    Value("sample.full_rollout_num", "full_rollout_num", "", "best_of_n"),
-    Value("sample.stage1_select_mode", "stage1_select_mode", "", "best_worst"),
-    Value("sample.stage2_select_mode", "stage2_select_mode", "", "best_worst"),
-    Value("sample.rollout_batch_size", "rollout_batch_size", "", "24"),
-    Value("preview_step", "preview_step", "0", "0 or 6"),
-    Value("preview_model", "preview_model", "peft", "compile_nvfp4"),
-    Value("fullrollout_model", "fullrollout_model", "peft", "compile, compile_nvfp4"),
+    Value("sample.full_rollout_num", "full_rollout_num", "", "best_of_n", "best_of_n", "best_of_n"),
+    Value("sample.stage1_select_mode", "stage1_select_mode", "", "best_worst", "best_worst", "best_worst"),
+    Value("sample.stage2_select_mode", "stage2_select_mode", "", "best_worst", "best_worst", "best_worst"),
+    Value("sample.rollout_batch_size", "rollout_batch_size", "", "24", "24", "24"),
+    Value("preview_step", "preview_step", "0", "0 or 6", "0 or 6", "0 or 6"),
+    Value("preview_model", "preview_model", "peft", "compile_nvfp4", "compile_nvfp4", "compile_nvfp4"),
+    Value(
+        "fullrollout_model",
+        "fullrollout_model",
+        "peft",
+        "compile, compile_nvfp4",
+        "compile, compile_nvfp4",
+        "compile, compile_nvfp4",
+    ),
     Value("compile_mode", "compile_mode", "max-autotune-no-cudagraphs", ""),
-    Value("nvfp4_skip_modules", "nvfp4_skip_modules", "none", "our default"),
-    Value("nvfp4_min_dim", "nvfp4_min_dim", "0", "2240"),
+    Value("nvfp4_skip_modules", "nvfp4_skip_modules", "none", "our default", "in the presets", "in the presets"),
+    Value("nvfp4_min_dim", "nvfp4_min_dim", "0", "2240", "2432", "1000"),
     Value("native_model_path, native_model_source", "native_model_path", "", "yitongl/SANA_LinearFFN"),
     Value("native_config", "native_config", "", "Sana1.0_1600M_linear.yaml"),
-    Value("sample.test_batch_size", "test_batch_size", "1", "16"),
+    Value("sample.test_batch_size", "test_batch_size", "1", "16", "16", "16"),
     Value("train.lora_rank", "lora_rank", "32", ""),
-    Value("train.lora_init_weights", "lora_init_weights", "true", "gaussian"),
-    Value("resolution", "resolution", "", "1024"),
+    Value("train.lora_init_weights", "lora_init_weights", "true", "gaussian", "gaussian", "gaussian"),
+    Value("resolution", "resolution", "", "1024", "1024", "512"),
     Value("per_prompt_stat_tracking", "per_prompt_stat_tracking", "true", ""),
     Value("prompt_fn", "prompt_fn", "general_ocr", ""),
     Value("reward_fn", "reward_fn", '{"pickscore": 1.0}', ""),
@@ -99,8 +110,8 @@ def _sol_rl() -> str:
     for value in SOL_RL:
         hint = HINTS[value.hint]
         keys = ", ".join(f"`{key}`" for key in hint.keys)
-        rows.append([f"`{value.theirs}`", value.base, value.sana, keys, hint.remark])
-    return markdown(["their name", "base", "SANA", "here", "remark"], rows)
+        rows.append([f"`{value.theirs}`", value.base, value.sana, value.sd3, value.flux, keys, hint.remark])
+    return markdown(["their name", "base", "SANA", "SD3.5-L", "FLUX.1", "here", "remark"], rows)
 
 
 def page(text: str) -> str:

@@ -7,7 +7,7 @@ from sanarl.config import check_rollout
 from sanarl.config.faults import Note
 from sanarl.config.schema.guards import Guards
 from sanarl.config.schema.policy import NATIVE_MODULES
-from sanarl.config.schema.root import Config
+from sanarl.config.schema.root import NAMES, Config
 
 _TASK = "train.train_policy"
 _SAMPLE = "policy.diffusers.sample"
@@ -117,9 +117,8 @@ def _name_notes(config: Config, stem: str) -> Iterator[Note]:
     if match is None:
         return
     family = "tiny" if config.is_tiny else config.family
-    said = {"sana": "sana", "tiny": "tiny"}.get(match["family"])
-    if match["family"].startswith(("sd3", "stable-diffusion-3")):
-        said = "sd3"
+    start = match["family"]
+    said = "tiny" if start == "tiny" else next((f for f, words in NAMES.items() if start.startswith(words)), None)
     if said is not None and family not in (said, "unknown"):
         yield Note("warning", f"the file's name says {match['family']}, its model is {family}")
     modality = "video" if config.policy.diffusers.is_video else "image"

@@ -51,9 +51,10 @@ def preset_names() -> list[str]:
 
 
 def plain_names() -> str:
-    """The shipped presets in a line; Sol-RL's families by one name."""
+    """The shipped presets in a line; those of tables by one name for each model."""
     plain = [name for name in preset_names() if name not in sol_rl.names()]
-    return f"{', '.join(plain)} and sana-image-nft-FAMILY-REWARD (sanarl presets list)"
+    made = [f"{model}-image-nft-FAMILY-REWARD" for model in sol_rl.MODELS]
+    return f"{', '.join([*plain, *made])} and sd3-image-nft-RECIPE (sanarl presets list)"
 
 
 def find(source: str | Path) -> tuple[Path, str]:

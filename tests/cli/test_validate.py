@@ -26,7 +26,7 @@ def test_shipped_presets_are_valid_without_torch() -> None:
     code += "except SystemExit as stop:\n    assert not stop.code, stop.code\nassert 'torch' not in sys.modules\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("ok: ") == 43
+    assert done.stdout.count("ok: ") == 106
 
 
 def test_faults_go_to_stderr_with_exit_code_2(
@@ -83,7 +83,7 @@ def test_presets_list_and_show(capsys: pytest.CaptureFixture[str], monkeypatch: 
     code, out, _ = run(capsys, monkeypatch, "presets", "list")
     assert code == 0
     lines = {line.split()[0]: line for line in out.splitlines()}
-    assert len(lines) == 43
+    assert len(lines) == 106
     start = sorted(name for name, line in lines.items() if "start here" in line)
     assert start == ["sana-image-nft-diffusionnft-pickscore", "tiny-image-nft"]
     assert "needs a compiler for torch.compile, a GPU of compute" in lines["sana-image-nft-sol_rl-fp8-hpsv2"]

@@ -30,8 +30,14 @@ def test_what_presets_are_shipped() -> None:
     plain = [f"{size}-{task}" for size in ("sana", "tiny") for task in tasks]
     plain.append("tiny-image-awm")
     families = [f"tiny-image-nft-{name}" for name in ("naive_scaling", "sol_rl")]
-    for name in ("diffusionnft", "naive_scaling", "compile", "naive_quant", "sol_rl", "sol_rl-fp8"):
-        families += [f"sana-image-nft-{name}-{reward}" for reward in ("pickscore", "clipscore", "hpsv2", "imagereward")]
+    rewards = ("pickscore", "clipscore", "hpsv2", "imagereward")
+    for model in ("sana", "sd3", "flux1"):
+        for name in ("diffusionnft", "naive_scaling", "compile", "naive_quant", "sol_rl", "sol_rl-fp8"):
+            families += [f"{model}-image-nft-{name}-{reward}" for reward in rewards]
+    plain += [f"sd3-image-{task}" for task in ("nft", "sft", "sft-lora")]
+    plain += [f"flux1-image-{task}" for task in ("nft", "sft-lora")]
+    recipes = ["ocr", "geneval", "pickscore", "hpsv2", "multi_reward", *(f"multi_reward-{n}" for n in range(1, 6))]
+    families += [f"sd3-image-nft-{name}" for name in recipes]
     assert preset_names() == sorted([*plain, *families])
 
 
@@ -62,11 +68,20 @@ def test_cosmos_presets_load(path: Path) -> None:
         assert warnings == []
 
 
-@pytest.mark.parametrize("name", [path.stem for path in COSMOS if path.stem.startswith("sana")])
+SD3 = {
+    "sd3-image-sft": "stable-diffusion-3-5-image-sft",
+    "sd3-image-sft-lora": "stable-diffusion-3-5-image-sft-lora",
+    "sd3-image-nft": "stable-diffusion-3-5-medium-nft",
+}
+"""Our names of Cosmos-RL's presets for SD3.5."""
+
+
+@pytest.mark.parametrize("name", [*(path.stem for path in COSMOS if path.stem.startswith("sana")), *SD3])
 def test_our_presets_have_cosmos_values(name: str) -> None:
     # reference: the settings of Cosmos-RL's presets; data folders are ours, since its placeholders are swapped
-    ours, theirs = (dict(load(source).config.leaves()) for source in (name, Path(COSMOS[0].parent, f"{name}.toml")))
-    different = {key for key in ours if ours[key] != theirs[key]}
+    file = Path(COSMOS[0].parent, f"{SD3.get(name, name)}.toml")
+    ours, theirs = (dict(load(source).config.leaves()) for source in (name, file))
+    different = {key for key in ours if ours[key] != theirs[key]} - ({"train.output_dir"} if name in SD3 else set())
     assert different <= {"train.train_policy.dataset.local_dir", "validation.dataset.local_dir"}
     if "sft" in name:
         assert "training" in ours["train.train_policy.dataset.local_dir"]
@@ -228,7 +243,8 @@ def test_what_may_not(override: str) -> None:
         ("/home/sana/models/stable-diffusion-3.5-medium", "sd3"),
         ("/models/sd3-sana-mix/weights", "sd3"),
         ("tiny-image", "sana"),
-        ("black-forest-labs/FLUX.1-dev", "unknown"),
+        ("black-forest-labs/FLUX.1-dev", "flux"),
+        ("somebody/something", "unknown"),
     ],
 )
 def test_family(name: str, family: str) -> None:

@@ -11,6 +11,7 @@ METHODS = (
     "Advantage Weighted Matching",
     "Sol-RL",
     "SANA",
+    "SD3",
 )
 
 
@@ -24,7 +25,7 @@ def test_every_method_is_credited_with_preset_and_file(pages):
     for method in METHODS:
         assert any(re.match(rf"{method}\b", paper) for paper, _, _ in rows), method
     for paper, preset, files in rows:
-        for pattern in re.findall(r"[a-z_*-]*\*[a-z_*-]*|(?:tiny|sana)-[a-z_-]+", preset):
+        for pattern in re.findall(r"[a-z0-9_*-]*\*[a-z0-9_*-]*|(?:tiny|sana|sd3)-[a-z_-]+\b", preset):
             assert any(fnmatchcase(name, pattern) for name in presets), (paper, pattern)
         for file in re.findall(r"`(\w+/[\w/]+\.py)`", files):
             assert (pages.root / "sanarl" / file).is_file(), (paper, file)

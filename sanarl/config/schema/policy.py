@@ -88,7 +88,7 @@ class Sample(Table):
     eval_num_steps: Annotated[int, Field(ge=1, le=1000)] = 40
     """Solver steps of an evaluation in reinforcement learning."""
     guidance_scale: Annotated[float, Field(ge=1, le=100)] = 4.5
-    """Classifier-free guidance; 1 is none."""
+    """Classifier-free guidance; 1 is none. FLUX.1-dev takes it as an input, in training as in sampling."""
     global_std: bool = True
     """Divide advantages by the standard deviation of the whole rollout; false: of each group."""
     noise_level: NotNegative = 1.0

@@ -36,9 +36,9 @@ class Engine(Table):
     compile_mode: Literal["default", "max-autotune-no-cudagraphs"] = "default"
     """torch.compile's mode; the longer one searches for minutes and finds the same matrix products here."""
     skip_modules: tuple[Text, ...] = SKIPPED
-    """Layers that stay in bf16: those whose name in NVlabs/Sana contains one of these."""
+    """Layers that stay in bf16: those whose name (SANA: in NVlabs/Sana; else in diffusers) contains one of these."""
     min_dim: WholeNumber = 2240
-    """Layers that stay in bf16: those of which no side is larger, in NVlabs/Sana's fused shapes."""
+    """Layers that stay in bf16: those of which no side is larger (SANA: in NVlabs/Sana's fused shapes)."""
     decode_dtype: Literal["bfloat16", "float32"] | None = None
     """Of the autoencoder; unset: policy.diffusers.dtype."""
     decode_compile: bool = False

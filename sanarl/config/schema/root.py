@@ -18,6 +18,10 @@ from sanarl.config.schema.rollout import Rollout
 from sanarl.config.schema.train import GRPOConfig, SFTConfig, Train
 from sanarl.config.schema.validation import Validation
 
+Family = Literal["sana", "sd3", "flux"]
+NAMES: dict[Family, tuple[str, ...]] = {"sd3": ("stable-diffusion-3", "sd3"), "flux": ("flux",), "sana": ("sana",)}
+"""Families by what their models' names hold."""
+
 TINY = ("tiny-image", "tiny-video")
 """Models inside this package."""
 
@@ -93,16 +97,15 @@ class Config(Table):
         return self.policy.model_name_or_path.endswith(".pth")
 
     @property
-    def family(self) -> Literal["sana", "sd3", "unknown"]:
+    def family(self) -> Family | Literal["unknown"]:
         """A guess from the model's name; its last part counts first."""
         if self.is_tiny or self.is_native:
             return "sana"
         name = self.policy.model_name_or_path.lower()
         for part in (PurePath(name).name, name):
-            if "stable-diffusion-3" in part or "sd3" in part:
-                return "sd3"
-            if "sana" in part:
-                return "sana"
+            for family, words in NAMES.items():
+                if any(word in part for word in words):
+                    return family
         return "unknown"
 
     @property
