@@ -74,6 +74,7 @@ def make_sana(frames):
     """A function that wraps a fresh smallest pipeline; ``frames`` above 1 makes it one for video."""
     import torch
 
+    from sanarl.models.base import Use
     from sanarl.models.sana import Sana
     from sanarl.models.tiny import random_pipeline, random_video_pipeline
 
@@ -82,16 +83,60 @@ def make_sana(frames):
     ):
         pipeline = (random_pipeline if frames == 1 else random_video_pipeline)(seed, **options)
         torch.nn.Module.to(pipeline.transformer, dtype)  # without diffusers' remark on modules kept in float32
-        return Sana(
-            pipeline,
+        use = Use(
             size=size,
+            device=torch.device("cpu"),
             frames=frames,
             max_prompt_length=12,
             complex_human_instruction=instruction,
             motion_score=motion_score,
-            device=torch.device("cpu"),
-            offload=False,
         )
+        return Sana(pipeline, use)
+
+    return make
+
+
+FAMILIES = ("sana", "sana-video", "sd3", "flux")
+
+
+@pytest.fixture(scope="session")
+def random_family():
+    """A function that gives the smallest random pipeline of a family; ``options`` are its constructor's."""
+
+    def make(family, seed=0, **options):
+        from sanarl.models import tiny, tiny_joint
+
+        constructors = (
+            tiny.random_pipeline,
+            tiny.random_video_pipeline,
+            tiny_joint.random_sd3_pipeline,
+            tiny_joint.random_flux_pipeline,
+        )
+        return dict(zip(FAMILIES, constructors, strict=True))[family](seed, **options)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_model(random_family):
+    """A function that wraps a family's smallest pipeline in 32 x 64 pixels, prompts cut to 24 tokens."""
+    import torch
+
+    from sanarl.models.base import Use
+    from sanarl.models.families import FAMILIES as TABLE
+
+    def make(family, *, dtype=torch.float32, size=(32, 64), guidance_scale=1.0, offload=False, **options):
+        pipeline = random_family(family, **options)
+        torch.nn.Module.to(pipeline.transformer, dtype)  # without diffusers' remark on modules kept in float32
+        use = Use(
+            size=size,
+            device=torch.device("cpu"),
+            frames=5 if family == "sana-video" else 1,
+            max_prompt_length=24,
+            guidance_scale=guidance_scale,
+            offload=offload,
+        )
+        return TABLE[type(pipeline).__name__].wrapper()(pipeline, use)
 
     return make
 

@@ -7,6 +7,7 @@ Flow matching: Lipman et al., arXiv:2210.02747; straight paths: Liu et al., arXi
 Every function takes latents of any rank >= 2 and, where it takes one, a per-sample ``sigma`` of shape (B,).
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -43,6 +44,18 @@ def to_x0(x_t: Tensor, v: Tensor, sigma: Tensor) -> Tensor:
 def shifted(sigma: Tensor, shift: float) -> Tensor:
     """Timestep shift of SD3 (Esser et al., arXiv:2403.03206, eq. 23); shift 1 changes nothing."""
     return shift * sigma / (1 + (shift - 1) * sigma)
+
+
+def shift_of_tokens(
+    tokens: int, *, tokens_low: int, tokens_high: int, low: float, high: float, exponential: bool
+) -> float:
+    """The timestep shift for a picture of so many tokens, by the line mu from (tokens_low, low) to (tokens_high, high).
+
+    FLUX.1 takes exp(mu), which turns its time shift exp(mu) / (exp(mu) + 1/sigma - 1) into ``shifted``; the linear kind
+    takes mu itself. (Black Forest Labs' FLUX.1, as FluxPipeline has it; the idea is that of arXiv:2403.03206, eq. 23.)
+    """
+    mu = low + (high - low) * (tokens - tokens_low) / (tokens_high - tokens_low)
+    return math.exp(mu) if exponential else mu
 
 
 def schedule(num_steps: int, shift: float) -> Tensor:

@@ -1,11 +1,39 @@
 """What a model family must provide."""
 
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from sanarl.types import Cond
+
+GRAPHS = 64
+"""Of the blocks of a class, at most."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """How a model is used: what a family's class is told beside the pipeline."""
+
+    size: tuple[int, int]
+    """Height and width of samples in pixels."""
+    device: torch.device
+    """Where to compute."""
+    frames: int = 1
+    """Of a sample; 1 for pictures."""
+    max_prompt_length: int = 300
+    """Text tokens kept of a prompt."""
+    guidance_scale: float = 1.0
+    """For models that take it as an input; others are guided from outside, see ``Policy.guided_velocity``."""
+    complex_human_instruction: bool = False
+    """SANA: put the pipeline's own instruction before every prompt, as its call does."""
+    motion_score: int | None = None
+    """SANA-Video: appended to every prompt but the empty one as the model's training captions have it."""
+    offload: bool = False
+    """Keep text encoders and the autoencoder on the CPU while they are not at work."""
+    vae_tiles: bool | Literal["auto"] = "auto"
+    """See :class:`sanarl.models.tiles.Thrift`."""
 
 
 class Source(Protocol):
@@ -23,7 +51,10 @@ class Source(Protocol):
 
 
 class FlowModel(Protocol):
-    """A rectified-flow model behind one interface; timestep scaling, masks and learned sigma end here."""
+    """A rectified-flow model behind one interface; timestep scaling, masks and learned sigma end here.
+
+    A shallow copy with another ``transformer`` is the same model with that transformer.
+    """
 
     transformer: nn.Module
     pipeline: Any
@@ -31,12 +62,17 @@ class FlowModel(Protocol):
     device: torch.device
     """Where it computes."""
     flow_shift: float
-    """The timestep shift of the model's own scheduler."""
+    """The timestep shift of the model's own scheduler at this size."""
     latent_shape: tuple[int, ...]
     """Shape of one sample's latents, without the batch."""
+    embeds_guidance: bool
+    """Whether guidance is an input of the transformer, so that no second pass is made for it."""
 
     def encode_prompts(self, prompts: list[str]) -> Cond:
         """Embed prompts, each distinct one once: B strings -> Cond of B rows."""
+
+    def blank(self, tokens: int) -> Cond:
+        """A condition of one row and so many tokens on the meta device: shapes without values."""
 
     def encode_media(self, media: Tensor, mini_batch: int) -> Tensor:
         """(B, F, 3, H, W) in [0, 1], or uint8 of 0 to 255 -> latents (B, C, ..., H', W') float32, in the model's scale.
@@ -52,3 +88,21 @@ class FlowModel(Protocol):
 
     def velocity(self, x_t: Tensor, sigma: Tensor, cond: Cond) -> Tensor:
         """The model's velocity at noisy latents ``x_t`` and noise levels ``sigma`` (B,), in the dtype of ``x_t``."""
+
+
+def repeated_blocks(transformer: nn.Module) -> list[nn.Module]:
+    """The blocks of a transformer's lists, in their order: what is worth compiling once and used many times."""
+    lists = [child for child in transformer.children() if isinstance(child, nn.ModuleList)]
+    return [block for blocks in lists for block in blocks]
+
+
+def compile_each(blocks: list[nn.Module], **options: Any) -> None:
+    """Compile blocks in place, with ``torch.compile``'s options; equal ones share their graphs.
+
+    All blocks of a class are one code, with a graph for each kind of block and of pass, dtype and shape, and those of a
+    copy are more of them; past its limit of 8 torch falls back to eager in silence.
+    """
+    dynamo = torch._dynamo.config
+    dynamo.recompile_limit = max(dynamo.recompile_limit, GRAPHS)
+    for block in blocks:
+        block.compile(**options)

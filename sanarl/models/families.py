@@ -14,6 +14,8 @@ class Family(NamedTuple):
     pipeline: str
     path: str
     modality: Modality
+    preset: str
+    """The preset whose sampling settings a model of the family has."""
 
     def check(self, asked: Modality, name: str) -> None:
         """That a model named ``name`` makes what was asked for.
@@ -36,8 +38,10 @@ class Family(NamedTuple):
 FAMILIES = {
     family.pipeline: family
     for family in (
-        Family("SanaPipeline", "sanarl.models.sana:Sana", "image"),
-        Family("SanaVideoPipeline", "sanarl.models.sana:Sana", "video"),
-        Family("SanaImageToVideoPipeline", "sanarl.models.sana:Sana", "video"),
+        Family("SanaPipeline", "sanarl.models.sana:Sana", "image", "sana-image-sft-lora"),
+        Family("SanaVideoPipeline", "sanarl.models.sana:Sana", "video", "sana-video-sft-lora"),
+        Family("SanaImageToVideoPipeline", "sanarl.models.sana:Sana", "video", "sana-video-sft-lora"),
+        Family("StableDiffusion3Pipeline", "sanarl.models.sd3:StableDiffusion3", "image", "sd3-image-sft-lora"),
+        Family("FluxPipeline", "sanarl.models.flux:Flux", "image", "flux1-image-sft-lora"),
     )
 }

@@ -8,26 +8,19 @@ levels enter as tensors, so that compiled blocks serve every step.
 """
 
 import copy
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
-from sanarl.models.adapter import NAME
+from sanarl.models.live import LiveLinear, Quantizer, as_it_is
 from sanarl.models.native import BLOCK, LINEAR
 from sanarl.types import Cond
 
-RANK_MULTIPLE = 16
-"""Ranks of a layer together are padded to this: products of odd sizes take slow kernels."""
 TOKEN_MULTIPLE = 8
 MASKED = -10000.0  # what diffusers adds to the scores of padding
 EPS = 1e-15
-
-Quantizer = Callable[[str, nn.Linear], nn.Module]
-"""(native name, bf16 layer) -> the layer that computes in its place."""
 
 
 @dataclass(frozen=True)
@@ -37,75 +30,6 @@ class Captions:
     keys: list[Tensor]  # (B, heads, L, D) of every block
     values: list[Tensor]
     bias: Tensor  # (B, 1, 1, L)
-
-
-@dataclass(frozen=True)
-class Part:
-    """One layer of the policy inside a fused one, and where its adapter lies there."""
-
-    layer: nn.Module
-    ranks: slice
-    rows: slice
-
-
-class LiveLinear(nn.Module):
-    """A linear layer with the adapters of the layers that it fuses, side by side and live."""
-
-    def __init__(self, native: str, parts: Sequence[nn.Module], dtype: torch.dtype, quantize: Quantizer):
-        """Copy the parts' weights; adapters are zero until ``take_adapters``.
-
-        Args:
-            native: name that the fused layer has in NVlabs/Sana.
-            parts: linear layers or 1x1 convolutions, with or without an adapter.
-            dtype: of the copy.
-            quantize: may put another layer in the copy's place.
-        """
-        super().__init__()
-        layers = [getattr(part, "base_layer", part) for part in parts]
-        weight = torch.cat([layer.weight.detach().flatten(1) for layer in layers]).to(dtype)
-        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=layers[0].bias is not None, device="meta")
-        linear.weight = nn.Parameter(weight, requires_grad=False)
-        if layers[0].bias is not None:
-            linear.bias = nn.Parameter(torch.cat([layer.bias.detach() for layer in layers]).to(dtype), False)
-        self.native = native
-        self.base = quantize(native, linear)
-        self.parts: list[Part] = []
-        rank, row = 0, 0
-        for part, layer in zip(parts, layers, strict=True):
-            rows = layer.weight.shape[0]
-            if isinstance(part, LoraLayer) and NAME in part.lora_A:
-                r = part.lora_A[NAME].weight.shape[0]
-                self.parts.append(Part(part, slice(rank, rank + r), slice(row, row + rows)))
-                rank += r
-            row += rows
-        self.is_adapted = bool(self.parts)
-        padded = -(-rank // RANK_MULTIPLE) * RANK_MULTIPLE
-        for name, shape in (("down", (padded, weight.shape[1])), ("up", (row, padded)), ("scale", (padded,))):
-            self.register_buffer(name, torch.zeros(shape, dtype=dtype, device=weight.device))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., in) -> (..., out)."""
-        y = self.base(x)
-        if not self.is_adapted:
-            return y
-        low = F.linear(x, self.down) * self.scale
-        # One product that adds to y, where a product and a sum would write and read another y.
-        return torch.addmm(y.flatten(0, -2), low.flatten(0, -2), self.up.t()).view_as(y)
-
-    def take_adapters(self) -> Tensor:
-        """Copy the adapters' present values, and look whether they arrived: () bool, on the device.
-
-        ``up`` is zero outside the parts' own blocks, so that one product serves all parts.
-        """
-        same = [torch.ones((), dtype=torch.bool, device=self.down.device)]
-        for part in self.parts:
-            down, up = (getattr(part.layer, f"lora_{x}")[NAME].weight.detach().flatten(1) for x in "AB")
-            scale = torch.tensor(float(part.layer.scaling[NAME]), dtype=self.scale.dtype, device=self.scale.device)
-            here = (self.down[part.ranks], self.up[part.rows, part.ranks], self.scale[part.ranks])
-            for mine, theirs in zip(here, (down, up, scale), strict=True):
-                mine.copy_(theirs)
-                same.append((mine == theirs.to(mine.dtype)).all())
-        return torch.stack(same).all()
 
 
 class FastBlock(nn.Module):
@@ -161,7 +85,7 @@ class FastBlock(nn.Module):
 class FastTransformer(nn.Module):
     """A copy of a ``SanaTransformer2DModel``'s base weights with the adapters of its slot live on top."""
 
-    def __init__(self, transformer: nn.Module, dtype: torch.dtype, quantize: Quantizer = lambda _, layer: layer):
+    def __init__(self, transformer: nn.Module, dtype: torch.dtype, quantize: Quantizer = as_it_is):
         """Copy what is needed.
 
         Args:
@@ -178,11 +102,6 @@ class FastTransformer(nn.Module):
         self.blocks = nn.ModuleList(FastBlock(n, block, dtype, quantize) for n, block in blocks)
         self.patch, self.dtype = transformer.config.patch_size, dtype
         self.requires_grad_(False).eval()
-
-    @property
-    def layers(self) -> dict[str, LiveLinear]:
-        """Every fused layer by its place in this module."""
-        return {name: m for name, m in self.named_modules() if isinstance(m, LiveLinear)}
 
     def captions(self, cond: Cond, place: Tensor) -> Captions:
         """Keys and values of distinct prompts, repeated for the rows that ask for them.

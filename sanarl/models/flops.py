@@ -1,10 +1,12 @@
 """Floating-point operations of a transformer's forward pass, counted on shapes alone."""
 
+import copy
 from typing import NamedTuple
 
 import torch
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+
+from sanarl.models.base import FlowModel
 
 WEIGHT_OPS = frozenset({"mm", "addmm", "convolution", "_convolution"})
 
@@ -25,10 +27,10 @@ class ForwardFlops:
     that neither adapters nor compiled or quantised layers change the count, and each shape is counted once.
     """
 
-    def __init__(self, transformer: nn.Module):
+    def __init__(self, model: FlowModel):
         """Nothing is counted yet."""
-        self._transformer = transformer
-        self._copy: nn.Module | None = None
+        self._model = model
+        self._copy: FlowModel | None = None
         self._known: dict[tuple[tuple[int, ...], int], Flops] = {}
 
     def __call__(self, latent_shape: tuple[int, ...], tokens: int) -> Flops:
@@ -39,18 +41,13 @@ class ForwardFlops:
         return self._known[key]
 
     def _count(self, latent_shape: tuple[int, ...], tokens: int) -> Flops:
-        config = self._transformer.config
         if self._copy is None:
+            transformer = self._model.transformer
+            self._copy = copy.copy(self._model)
             with torch.device("meta"):
-                self._copy = type(self._transformer).from_config(config).eval()
+                self._copy.transformer = type(transformer).from_config(transformer.config).eval()
         with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-            self._copy(
-                torch.zeros(1, *latent_shape),
-                encoder_hidden_states=torch.zeros(1, tokens, config.caption_channels),
-                encoder_attention_mask=torch.ones(1, tokens),
-                timestep=torch.zeros(1),
-                return_dict=False,
-            )
+            self._copy.velocity(torch.empty(1, *latent_shape), torch.empty(1), self._copy.blank(tokens))
         by_op = {str(op).removeprefix("aten."): n for op, n in counter.get_flop_counts()["Global"].items()}
         weights = sum(n for op, n in by_op.items() if op in WEIGHT_OPS)
         return Flops(weights, counter.get_total_flops() - weights)

@@ -1,4 +1,4 @@
-"""Names and widths of a SANA transformer's layers, from its configuration alone; imports no torch."""
+"""Names and widths of a transformer's layers, from its configuration alone; imports no torch."""
 
 import json
 import math
@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
+
+from sanarl.config.schema.root import Family
+from sanarl.models import joint_layers
 
 LARGEST: dict[str, Any] = {
     "num_layers": 60,
@@ -20,14 +23,23 @@ LARGEST: dict[str, Any] = {
 """As many blocks, and as wide, as any published SANA has: for models whose configuration is not on this machine."""
 
 
-def widths(name: str, modality: Literal["image", "video"]) -> dict[str, int]:
+def widths(name: str, modality: Literal["image", "video"], family: Family = "sana") -> dict[str, int]:
     """Full name of every layer that an adapter can have -> the smaller of its two widths.
 
     Args:
         name: of the model: an embedded one, a folder, or a hub id.
         modality: what it makes.
+        family: that it is of.
     """
-    config = LARGEST | _config(name)
+    found = _config(name)
+    if family == "sd3":
+        return joint_layers.sd3(joint_layers.SD3_LARGEST | found)
+    if family == "flux":
+        return joint_layers.flux(joint_layers.FLUX_LARGEST | found)
+    return _sana(LARGEST | found, modality)
+
+
+def _sana(config: Mapping[str, Any], modality: Literal["image", "video"]) -> dict[str, int]:
     width = int(config["num_attention_heads"]) * int(config["attention_head_dim"])
     cross = int(config["num_cross_attention_heads"]) * int(config["cross_attention_head_dim"])
     found = dict.fromkeys(("time_embed.linear", "caption_projection.linear_2"), width)
@@ -47,7 +59,7 @@ def widths(name: str, modality: Literal["image", "video"]) -> dict[str, int]:
     return found
 
 
-def _config(name: str) -> Mapping[str, Any]:
+def _config(name: str) -> dict[str, Any]:
     """The transformer's configuration, where it lies on this machine."""
     embedded = Path(str(resources.files("sanarl"))) / "assets" / name
     for folder in (embedded, Path(name)):

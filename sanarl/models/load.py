@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from sanarl.errors import UserError, first_line
 from sanarl.models import hub, native_files, tiny
-from sanarl.models.base import FlowModel
+from sanarl.models.base import FlowModel, Use
 from sanarl.models.checkpointing import Checkpointing, set_checkpointing
 from sanarl.models.families import FAMILIES, Modality
 
@@ -48,6 +48,8 @@ class ModelSettings:
     """Where a native checkpoint gets text encoder and autoencoder from."""
     native_config: str | None = None
     """NVlabs/Sana's YAML that the checkpoint must agree with."""
+    guidance_scale: float = 1.0
+    """For models that take it as an input."""
 
     @property
     def dtypes(self) -> dict[str, torch.dtype]:
@@ -90,17 +92,18 @@ def wrapped(pipeline: Any, settings: ModelSettings, device: torch.device) -> Flo
     family = FAMILIES[type(pipeline).__name__]
     family.check(settings.modality, settings.name_or_path)
     pipeline = _started_from(pipeline, settings)
-    model = family.wrapper()(
-        pipeline,
+    use = Use(
         size=settings.size,
+        device=device,
         frames=settings.frames,
         max_prompt_length=settings.max_prompt_length,
+        guidance_scale=settings.guidance_scale,
         complex_human_instruction=settings.complex_human_instruction,
         motion_score=settings.motion_score,
-        device=device,
         offload=settings.offload and device.type != "cpu",
         vae_tiles=settings.vae_tiles,
     )
+    model: FlowModel = family.wrapper()(pipeline, use)
     set_checkpointing(model.transformer, settings.checkpointing)
     return model
 
@@ -144,13 +147,14 @@ def load_transformer(settings: ModelSettings, device: torch.device) -> nn.Module
     return found.requires_grad_(False).eval().to(device)
 
 
-def modality_of(name: str, revision: str | None) -> Modality:
-    """What a model makes, from its index alone.
+def preset_of(name: str, revision: str | None) -> str:
+    """The preset whose sampling settings a model has, from its index alone.
 
     Raises:
         UserError: when there is no such model, or it is of a family that is not there.
     """
-    return "image" if native_files.is_native(name) else FAMILIES[_kind(name, revision)].modality
+    kind = "SanaPipeline" if native_files.is_native(name) else _kind(name, revision)
+    return FAMILIES[kind].preset
 
 
 def _base(settings: ModelSettings) -> str:

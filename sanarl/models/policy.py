@@ -145,8 +145,8 @@ class Policy:
         return v_empty + guidance_scale * (v - v_empty)
 
     def empty_prompt(self, guidance_scale: float) -> Cond | None:
-        """The empty prompt, one row, where ``guidance_scale`` asks for guidance."""
-        return self.model.encode_prompts([""]) if guidance_scale > 1 else None
+        """The empty prompt, one row, where ``guidance_scale`` asks for guidance that is no input of the model."""
+        return self.model.encode_prompts([""]) if guidance_scale > 1 and not self.model.embeds_guidance else None
 
     # ---- checkpoints
 

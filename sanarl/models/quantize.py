@@ -1,9 +1,11 @@
 """Linear layers in fewer bits, for rollouts only: which ones, and how each format computes.
 
-The rule is Sol-RL's, on NVlabs/Sana's own fused layers: a layer is left alone when its native name contains one of the
-skipped words, or when neither side is larger than ``min_dim``.
+The rule is Sol-RL's, on the layers of the code that it samples with (NVlabs/Sana's own fused ones for SANA, diffusers'
+for other families): a layer is left alone when its name contains one of the skipped words, or when neither side is
+larger than ``min_dim``.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sanarl.models.fast import FastTransformer, Quantizer
-from sanarl.models.native import linear_layers
+from sanarl.models.live import LiveLinear, NamedLinear, Quantizer
 
 Format = Literal["fp8", "nvfp4", "emulated_fp8", "emulated_nvfp4"]
 
@@ -81,13 +82,19 @@ class Report:
         return [f"{name}: {what}" for name, what in (*self.replaced.items(), *self.skipped.items())]
 
 
-def report(copy: FastTransformer, transformer: nn.Module, rule: Rule | None) -> Report:
-    """What ``copy`` of ``transformer`` runs in; ``rule`` gives the reasons, None: nothing was to be quantised."""
+def report(copied: Mapping[str, LiveLinear], layers: Iterable[NamedLinear], rule: Rule | None) -> Report:
+    """What a copy runs in.
+
+    Args:
+        copied: its live layers.
+        layers: every linear layer of what it copies.
+        rule: gives the reasons; None: nothing was to be quantised.
+    """
     replaced, skipped = {}, {}
-    for live in copy.layers.values():
+    for live in copied.values():
         if isinstance(live.base, _Quantised):
             replaced[live.native] = live.base.name
-    for layer in linear_layers(transformer):
+    for layer in layers:
         if layer.name not in replaced:
             why = rule.reason(layer.name, layer.in_features, layer.out_features) if rule else "nothing is quantised"
             skipped[layer.name] = why or "it is outside the blocks"

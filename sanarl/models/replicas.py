@@ -1,7 +1,6 @@
 """Copies of a policy's transformer that sample: compiled, perhaps in fewer bits, with the policy's adapter live on top.
 
-A copy never holds merged weights: W is exact in bf16, so W + delta rounds back to W wherever delta is under half a step
-of W, and a young adapter would be lost. What is copied at every sync are the adapter's own values, compared exactly.
+What is copied at every sync are the adapter's own values, compared exactly.
 """
 
 import time
@@ -10,15 +9,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sanarl.errors import UserError
 from sanarl.maths import draw
-from sanarl.models.base import FlowModel
-from sanarl.models.fast import Captions, FastTransformer
+from sanarl.models.base import FlowModel, compile_each
+from sanarl.models.copies import Copy, copied, live_layers
+from sanarl.models.live import LiveLinear, as_it_is
 from sanarl.models.policy import Policy
 from sanarl.models.quantize import Format, Report, Rule, quantizer, report
-from sanarl.models.sana import TIMESTEPS
 from sanarl.types import Cond
 
 Mode = Literal["compile", "compile_fp8", "compile_nvfp4", "emulated_fp8", "emulated_nvfp4"]
@@ -80,26 +79,24 @@ class Replica:
         """Copy the transformer.
 
         Raises:
-            UserError: when it is no SANA for pictures, or its adapter is on layers that a copy has no place for.
+            UserError: when there is no copy of such a model, or its adapter is on layers that a copy has no place for.
         """
         transformer = policy.model.transformer
-        _check(transformer, settings.mode)
         self.policy, self.settings = policy, settings
         self.model: FlowModel = policy.model
         kind = FORMATS[settings.mode]
         dtype = torch.bfloat16 if settings.compiles else transformer.dtype
-        change = {} if kind is None else {"quantize": quantizer(kind, settings.rule)}
-        self.transformer = FastTransformer(transformer, dtype, **change)
-        _check_adapters(policy, self.transformer, settings.mode)
-        self.report: Report = report(self.transformer, transformer, None if kind is None else settings.rule)
-        config = transformer.config
-        self._factor = TIMESTEPS * float(config.get("timestep_scale", 1.0))
-        self._learned_sigma = config.out_channels == 2 * config.in_channels
-        self._captions: list[tuple[Cond, Captions]] = []
+        try:
+            self._copy: Copy = copied(policy.model, dtype, as_it_is if kind is None else quantizer(kind, settings.rule))
+        except UserError as error:
+            raise UserError(f'rollout: mode {settings.mode}: {error}; use mode = "peft"') from None
+        self.transformer = self._copy.transformer
+        self.layers = live_layers(self.transformer)
+        _check_adapters(policy, self.layers, settings.mode, self._copy.places)
+        self.report: Report = report(self.layers, self._copy.linear_layers(), None if kind is None else settings.rule)
         if settings.compiles:
-            for block in self.transformer.blocks:
-                # TransformerEngine's layers are no graph of torch's.
-                block.compile(mode=settings.compile_mode, dynamic=False, fullgraph=kind != "nvfp4")
+            # TransformerEngine's layers are no graph of torch's.
+            compile_each(self._copy.blocks, mode=settings.compile_mode, dynamic=False, fullgraph=kind != "nvfp4")
 
     @property
     def num_bytes(self) -> int:
@@ -114,10 +111,9 @@ class Replica:
         Raises:
             RuntimeError: naming the layers whose values did not arrive exactly.
         """
-        self._captions = []
-        layers = self.transformer.layers
-        same = torch.stack([layer.take_adapters() for layer in layers.values()]).tolist()
-        wrong = [name for name, equal in zip(layers, same, strict=True) if not equal]
+        self._copy.values_changed()
+        same = torch.stack([layer.take_adapters() for layer in self.layers.values()]).tolist()
+        wrong = [name for name, equal in zip(self.layers, same, strict=True) if not equal]
         if wrong:
             raise RuntimeError(f"{self.settings.mode}: adapter values did not arrive in {', '.join(wrong[:5])}")
 
@@ -128,11 +124,7 @@ class Replica:
         """See ``Policy.velocity``; ``cond`` has a row for every sample, or one for all."""
         if self.policy.on_pass is not None:
             self.policy.on_pass(x_t.shape, cond.embeds.shape[1])
-        rows, batch = len(x_t), max(self.settings.batch, len(x_t))
-        fill = torch.arange(batch, device=x_t.device).clamp(max=rows - 1)
-        captions = self._prepared(cond, batch)
-        out = self.transformer(x_t[fill], captions, sigma.float()[fill] * self._factor)[:rows]
-        return (out.chunk(2, dim=1)[0] if self._learned_sigma else out).to(x_t.dtype)
+        return self._copy.velocity(x_t, sigma, cond, self.settings.batch)
 
     def guided_velocity(
         self, x_t: Tensor, sigma: Tensor, cond: Cond, empty: Cond | None, guidance_scale: float
@@ -147,20 +139,6 @@ class Replica:
     def empty_prompt(self, guidance_scale: float) -> Cond | None:
         """See ``Policy.empty_prompt``."""
         return self.policy.empty_prompt(guidance_scale)
-
-    def _prepared(self, cond: Cond, batch: int) -> Captions:
-        """Keys and values of a batch's captions; those of the last two are kept, as guidance asks for two."""
-        for known, captions in self._captions:
-            if known is cond and len(captions.bias) == batch:
-                return captions
-        # Neighbours that are equal are one prompt: the rows of a group lie side by side.
-        differs = (cond.embeds[1:] != cond.embeds[:-1]).flatten(1).any(1) | (cond.mask[1:] != cond.mask[:-1]).any(1)
-        place = torch.cat([differs.new_zeros(1), differs]).cumsum(0)
-        first = torch.cat([differs.new_ones(1), differs]).nonzero().flatten()
-        fill = torch.arange(batch, device=place.device).clamp(max=len(place) - 1)
-        captions = self.transformer.captions(cond[first], place[fill])
-        self._captions = [*self._captions[-1:], (cond, captions)]
-        return captions
 
     # ---- before it is used
 
@@ -218,22 +196,14 @@ def _synthetic(names: Sequence[str], values: Sequence[Tensor], size: float) -> l
     return found
 
 
-def _check(transformer: nn.Module, mode: str) -> None:
-    kind = type(transformer).__name__
-    if kind != "SanaTransformer2DModel":
-        raise UserError(f'rollout: mode {mode} is there for SANA\'s pictures, found a {kind}; use mode = "peft"')
-    if transformer.config.get("guidance_embeds"):
-        raise UserError(f'rollout: mode {mode} has no place for guidance embeddings; use mode = "peft"')
-
-
-def _check_adapters(policy: Policy, copy: FastTransformer, mode: str) -> None:
+def _check_adapters(policy: Policy, layers: dict[str, LiveLinear], mode: str, places: str) -> None:
     """Every adapter of the policy must have its place in the copy: a forgotten one would never be heard of."""
-    placed = {id(part.layer) for layer in copy.layers.values() for part in layer.parts}
+    placed = {id(part.layer) for layer in layers.values() for part in layer.parts}
     names = {name.partition(".lora_")[0] for name in policy.names}
     modules = dict(policy.model.transformer.named_modules())
     lost = sorted(name for name in names if id(modules.get(name)) not in placed)
     if lost:
         raise UserError(
             f"policy.lora.target_modules: {', '.join(lost[:3])}{' ...' if len(lost) > 3 else ''} cannot be adapted in "
-            f"mode {mode}, which has places on attention's layers and the FFN's 1x1 convolutions; use mode = \"peft\""
+            f'mode {mode}, which has places on {places}; use mode = "peft"'
         )

@@ -4,127 +4,70 @@ Xie et al., arXiv:2410.10629; SANA-1.5, arXiv:2501.18427; SANA-Video, arXiv:2509
 """
 
 import inspect
-from dataclasses import replace
-from functools import partial
-from typing import Literal
 
 import torch
 from diffusers import SanaPipeline, SanaVideoPipeline
 from torch import Tensor
 
-from sanarl.errors import UserError
+from sanarl.models.base import Use
 from sanarl.models.fused import caption_mask
 from sanarl.models.offload import Visitor
-from sanarl.models.tiles import Thrift
-from sanarl.models.vae import codec
-from sanarl.types import Cond, unit
+from sanarl.models.pixels import Pixels
+from sanarl.models.shift import check_patches, flow_shift
+from sanarl.models.text import each_once
+from sanarl.types import Cond
 
 TIMESTEPS = 1000  # the transformer is conditioned on sigma in thousandths
-PROMPTS_AT_ONCE = 64
 
 
 class Sana:
     """Latents of the rank of their autoencoder, Gemma text embeddings, a linear-attention transformer."""
 
-    def __init__(
-        self,
-        pipeline: SanaPipeline | SanaVideoPipeline,
-        size: tuple[int, int],
-        frames: int,
-        max_prompt_length: int,
-        complex_human_instruction: bool,
-        motion_score: int | None,
-        device: torch.device,
-        offload: bool,
-        vae_tiles: bool | Literal["auto"] = "auto",
-    ):
-        """Place the parts and freeze them.
+    embeds_guidance = False
 
-        Args:
-            pipeline: loaded, in the dtypes that shall be computed in.
-            size: height and width of samples in pixels.
-            frames: of a sample; 1 for pictures.
-            max_prompt_length: text tokens kept of a prompt.
-            complex_human_instruction: put the pipeline's own instruction before every prompt, as its call does.
-            motion_score: appended to every prompt but the empty one as SANA-Video's training captions have it.
-            device: where to compute.
-            offload: keep the text encoder and the autoencoder on the CPU while they are not in use.
-            vae_tiles: see :class:`sanarl.models.tiles.Thrift`.
+    def __init__(self, pipeline: SanaPipeline | SanaVideoPipeline, use: Use):
+        """Place the parts and freeze them; ``pipeline`` is in the dtypes that shall be computed in.
 
         Raises:
             UserError: when the autoencoder or the transformer's patches do not fit this size.
         """
-        self.pipeline, self.device = pipeline, device
-        self.transformer = pipeline.transformer.requires_grad_(False).eval().to(device)
-        self._vae = Visitor(pipeline.vae, device, stays=not offload)
-        self._text_encoder = Visitor(pipeline.text_encoder, device, stays=not offload)
-        self._max_prompt_length = max_prompt_length
-        self._suffix = "" if motion_score is None else f" motion score: {motion_score}."
-        self._instruction = _default_instruction(pipeline) if complex_human_instruction else None
+        self.pipeline, self.device = pipeline, use.device
+        self.transformer = pipeline.transformer.requires_grad_(False).eval().to(use.device)
+        self._text_encoder = Visitor(pipeline.text_encoder, use.device, stays=not use.offload)
+        self._max_prompt_length = use.max_prompt_length
+        self._suffix = "" if use.motion_score is None else f" motion score: {use.motion_score}."
+        self._instruction = _default_instruction(pipeline) if use.complex_human_instruction else None
         config = self.transformer.config
-        self._codec, self._thrift = codec(pipeline.vae), Thrift(pipeline.vae, vae_tiles)
-        self.latent_shape: tuple[int, ...] = self._codec.latent_shape(config.in_channels, frames, size)
+        self._pixels = Pixels(pipeline.vae, config.in_channels, use)
+        self.latent_shape = self._pixels.latent_shape
         patch = config.patch_size if isinstance(config.patch_size, int) else config.patch_size[-1]
-        if any(cells % patch for cells in self.latent_shape[-2:]):
-            raise UserError(
-                f"policy.diffusers.inference_size: found {list(size)}; that is {list(self.latent_shape[-2:])} latent "
-                f"cells, and the transformer takes them in patches of {patch}"
-            )
-        scheduler = pipeline.scheduler.config
-        self.flow_shift = float(scheduler.get("flow_shift") or scheduler.get("shift") or 1.0)
+        self.flow_shift = flow_shift(pipeline.scheduler.config, check_patches(self.latent_shape, patch, use.size))
         self._learned_sigma = config.out_channels == 2 * config.in_channels
         self._timestep_scale = config.get("timestep_scale", 1.0)
-        self._decoded_at_once = 0  # fewer are filled up
+        self.encode_media, self.decode = self._pixels.encode, self._pixels.decode
+        self.compile_decoder = self._pixels.compile_decoder
 
     @torch.no_grad()
     def encode_prompts(self, prompts: list[str]) -> Cond:
         """Embed prompts, each distinct one once: B strings -> Cond of (B, L, D) and (B, L); B may be 0."""
-        distinct = list(dict.fromkeys(prompts)) or [""]
-        # The empty prompt, of guidance or of caption dropout, never carries the instruction.
-        parts = [part for part in ([p for p in distinct if p], [p for p in distinct if not p]) if part]
         with self._text_encoder.here():
-            cond = Cond.cat([self._encode(part, self._instruction if part[0] else None) for part in parts])
-        place = {prompt: row for row, prompt in enumerate(p for part in parts for p in part)}
-        rows = cond[torch.tensor([place[prompt] for prompt in prompts], dtype=torch.int64)]
-        return replace(rows, texts=list(prompts))
+            return each_once(prompts, self._encode)
 
-    def _encode(self, prompts: list[str], instruction: list[str] | None) -> Cond:
-        parts = []
-        for start in range(0, len(prompts), PROMPTS_AT_ONCE):
-            embeds, mask, _, _ = self.pipeline.encode_prompt(
-                [p + self._suffix if p else p for p in prompts[start : start + PROMPTS_AT_ONCE]],
-                do_classifier_free_guidance=False,
-                device=self.device,
-                max_sequence_length=self._max_prompt_length,
-                complex_human_instruction=instruction,
-            )
-            parts.append(Cond(embeds, mask))
-        return Cond.cat(parts)
+    def _encode(self, prompts: list[str]) -> Cond:
+        embeds, mask, _, _ = self.pipeline.encode_prompt(
+            [p + self._suffix if p else p for p in prompts],
+            do_classifier_free_guidance=False,
+            device=self.device,
+            max_sequence_length=self._max_prompt_length,
+            # The empty prompt, of guidance or of caption dropout, never carries the instruction.
+            complex_human_instruction=self._instruction if prompts[0] else None,
+        )
+        return Cond(embeds, mask)
 
-    @torch.no_grad()
-    def encode_media(self, media: Tensor, mini_batch: int) -> Tensor:
-        """(B, F, 3, H, W) in [0, 1], or uint8 -> latents float32, in the scale that the transformer sees."""
-        with self._vae.here() as vae:
-            parts = [
-                self._thrift(partial(self._codec.encode, vae), (2 * unit(part.to(self.device)) - 1).to(vae.dtype))
-                for part in media.split(mini_batch)
-            ]
-        return torch.cat(parts).float()
-
-    @torch.no_grad()
-    def decode(self, latents: Tensor) -> Tensor:
-        """Latents -> media (B, F, 3, H, W) float32 in [0, 1]."""
-        rows, batch = len(latents), max(self._decoded_at_once, len(latents))
-        latents = latents if batch == rows else latents[torch.arange(batch, device=latents.device).clamp(max=rows - 1)]
-        with self._vae.here() as vae:
-            pixels = self._thrift(partial(self._codec.decode, vae), latents.to(vae.dtype))[:rows]
-        return (pixels.float() / 2 + 0.5).clamp(0, 1)
-
-    def compile_decoder(self, batch: int) -> None:
+    def blank(self, tokens: int) -> Cond:
         """See FlowModel."""
-        decoder = self._vae.module.decoder.to(memory_format=torch.channels_last)
-        decoder.compile(dynamic=False)
-        self._decoded_at_once = batch
+        width = self.transformer.config.caption_channels
+        return Cond(torch.empty(1, tokens, width, device="meta"), torch.empty(1, tokens, device="meta"))
 
     def velocity(self, x_t: Tensor, sigma: Tensor, cond: Cond) -> Tensor:
         """Velocity at ``x_t`` and ``sigma`` (B,), computed in the transformer's dtype.

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
+from diffusers import AutoencoderKL
 from torch import Tensor
 
 TILE, STRIDE = 256, 192
@@ -15,6 +16,12 @@ PIECE, CONTEXT = 4, 4
 
 def enable_tiles(vae: Any) -> None:
     """Let an autoencoder of diffusers encode and decode in tiles from now on."""
+    if isinstance(vae, AutoencoderKL):  # its tiles are square, and set by attributes
+        vae.enable_tiling()
+        vae.tile_sample_min_size = TILE
+        vae.tile_latent_min_size = TILE // 2 ** (len(vae.config.block_out_channels) - 1)
+        vae.tile_overlap_factor = 1 - STRIDE / TILE
+        return
     vae.enable_tiling(
         tile_sample_min_height=TILE,
         tile_sample_min_width=TILE,

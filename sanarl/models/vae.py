@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 
 import torch
-from diffusers import AutoencoderDC, AutoencoderKLLTX2Video, AutoencoderKLWan
+from diffusers import AutoencoderDC, AutoencoderKL, AutoencoderKLLTX2Video, AutoencoderKLWan
 from torch import Tensor, nn
 
 from sanarl.errors import UserError
@@ -47,6 +47,27 @@ class PictureCodec:
     def decode(self, vae: nn.Module, latents: Tensor) -> Tensor:
         """(B, C, H/f, W/f) -> (B, 1, 3, H, W)."""
         return vae.decode(latents / vae.config.scaling_factor).sample[:, None]
+
+
+@dataclass(frozen=True)
+class ShiftedCodec:
+    """AutoencoderKL (arXiv:2112.10752): latents (B, C, H/f, W/f), less the configuration's shift, times its scale."""
+
+    factor: int
+    shift: float
+    scale: float
+
+    def latent_shape(self, channels: int, frames: int, size: tuple[int, int]) -> tuple[int, ...]:
+        """(C, H/f, W/f); a picture has one frame."""
+        return PictureCodec(self.factor).latent_shape(channels, frames, size)
+
+    def encode(self, vae: nn.Module, media: Tensor) -> Tensor:
+        """(B, 1, 3, H, W) -> (B, C, H/f, W/f)."""
+        return (vae.encode(media[:, 0]).latent_dist.mode() - self.shift) * self.scale
+
+    def decode(self, vae: nn.Module, latents: Tensor) -> Tensor:
+        """(B, C, H/f, W/f) -> (B, 1, 3, H, W)."""
+        return vae.decode(latents / self.scale + self.shift).sample[:, None]
 
 
 @dataclass(frozen=True)
@@ -122,6 +143,9 @@ def codec(vae: nn.Module) -> Codec:
     """
     if isinstance(vae, AutoencoderDC):
         return PictureCodec(2 ** (len(vae.config.encoder_block_out_channels) - 1))
+    if isinstance(vae, AutoencoderKL):
+        config, factor = vae.config, 2 ** (len(vae.config.block_out_channels) - 1)
+        return ShiftedCodec(factor, config.shift_factor or 0.0, config.scaling_factor)
     if isinstance(vae, AutoencoderKLWan):
         mean, std = (torch.tensor(x) for x in (vae.config.latents_mean, vae.config.latents_std))
         return ClipCodec(vae.config.scale_factor_temporal, vae.config.scale_factor_spatial, mean, std, streams=True)

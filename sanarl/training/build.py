@@ -39,22 +39,6 @@ DEFAULT_MODULES = {"sft": "sanarl.datasets.diffusers_dataset", "grpo": "sanarl.d
 SHAPES = "sanarl.datasets.shapes"
 
 
-def refuse_unsupported(config: Config) -> None:
-    """Say what a valid configuration asks for that this version does not do.
-
-    Raises:
-        UserError: listing all of it.
-    """
-    faults = []
-    if config.family == "sd3":
-        faults.append(
-            f"policy.model_name_or_path: {config.policy.model_name_or_path} is a Stable Diffusion 3 model; "
-            "that family is not there yet, SANA is"
-        )
-    if faults:
-        raise UserError("this version cannot train that preset:\n" + "\n".join(f"  {fault}" for fault in faults))
-
-
 @dataclass
 class Parts:
     """What a run is made of, before anything is written. Enter it to have its threads ended."""
@@ -164,7 +148,6 @@ def parts(
     Raises:
         UserError: for whatever the user can mend.
     """
-    refuse_unsupported(config)
     trackers.check(config)
     rewarding.find_services(config)
     engine.check(config)

@@ -17,6 +17,8 @@ from sanarl.models.base import FlowModel
 from sanarl.types import Cond
 
 VERSION = "2"  # of what is kept
+NAMES = ("embeds", "mask", "pooled")
+"""Of a condition, what comes of the prompt."""
 
 
 class Cached:
@@ -39,11 +41,16 @@ class Cached:
         self._model, self._store, self._around_prompts = model, store, around_prompts
         self.transformer, self.pipeline = model.transformer, model.pipeline
         self.device, self.flow_shift, self.latent_shape = model.device, model.flow_shift, model.latent_shape
+        self.embeds_guidance = model.embeds_guidance
         self._autoencoder = _identity(self.pipeline.vae)  # now: later it may be on its way to another device
 
     def decode(self, latents: Tensor) -> Tensor:
         """See FlowModel."""
         return self._model.decode(latents)
+
+    def blank(self, tokens: int) -> Cond:
+        """See FlowModel."""
+        return self._model.blank(tokens)
 
     def velocity(self, x_t: Tensor, sigma: Tensor, cond: Cond) -> Tensor:
         """See FlowModel."""
@@ -76,25 +83,24 @@ class Cached:
         missing = [prompt for prompt, value in values.items() if value is None]
         if missing:
             fresh = self._model.encode_prompts(missing)
-            for prompt, embeds, mask in zip(missing, fresh.embeds, fresh.mask, strict=True):
-                values[prompt] = {"embeds": embeds, "mask": mask}
-                self._store.put(self._prompt_key(prompt), {"embeds": embeds, "mask": mask})
+            columns = {name: value for name in NAMES if (value := getattr(fresh, name)) is not None}
+            for row, prompt in enumerate(missing):
+                values[prompt] = found = {name: column[row] for name, column in columns.items()}
+                self._store.put(self._prompt_key(prompt), found)
         device = self.device
         rows = [value for prompt in prompts if (value := values[prompt]) is not None]
-        return Cond(
-            torch.stack([row["embeds"].to(device) for row in rows]),
-            torch.stack([row["mask"].to(device) for row in rows]),
-            texts=list(prompts),
-        )
+        columns = {name: torch.stack([row[name].to(device) for row in rows]) for name in rows[0]}
+        return Cond(**columns, texts=list(prompts))
 
     def _prompt_key(self, prompt: str) -> str:
         return fingerprint([VERSION, "prompt", self._text_encoder, prompt])
 
     @cached_property
     def _text_encoder(self) -> str:
-        return fingerprint(
-            [_identity(self.pipeline.text_encoder), _words(self.pipeline.tokenizer), self._around_prompts]
-        )
+        parts = sorted(self.pipeline.components.items())
+        encoders = [_identity(part) for name, part in parts if name.startswith("text_encoder") and part is not None]
+        words = [_words(part) for name, part in parts if name.startswith("tokenizer") and part is not None]
+        return fingerprint([*encoders, *words, self._around_prompts])
 
 
 class _Undecoded(Sequence[Item]):

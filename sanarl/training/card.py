@@ -104,15 +104,17 @@ class Card:
                 f'pipe = {self.pipeline}.from_pretrained("{base}", dtype=torch.bfloat16)\n'
                 'pipe.load_lora_weights("PATH")\n'
             )
-        instruction = "" if diffusers.complex_human_instruction else "complex_human_instruction=None, "
+        own = ""
+        if self.pipeline.startswith("Sana"):
+            instruction = "" if diffusers.complex_human_instruction else ", complex_human_instruction=None"
+            own = f"{instruction}, use_resolution_binning=False"
         shift = self.flow_shift if sample.flow_shift is None else sample.flow_shift
         clip = config.modality == "video"
         frames = f"frames={config.sample_frames}, " if clip else ""
         prompt = "a prompt" if diffusers.motion_score is None else f"a prompt motion score: {diffusers.motion_score}."
         call = (
             f'pipe("{prompt}", height={height}, width={width}, {frames}num_inference_steps={steps}, '
-            f"guidance_scale={sample.guidance_scale:g},\n     max_sequence_length={diffusers.max_prompt_length}, "
-            f"{instruction}use_resolution_binning=False)"
+            f"guidance_scale={sample.guidance_scale:g},\n     max_sequence_length={diffusers.max_prompt_length}{own})"
         )
         if diffusers.image_to_video:
             call = call.replace("pipe(", 'pipe(load_image("first_frame.png"), ', 1)

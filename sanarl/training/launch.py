@@ -21,7 +21,6 @@ from sanarl.runtime.console import Voice
 from sanarl.runtime.signals import EXIT
 from sanarl.runtime.world import PeerLost, is_rank
 from sanarl.training import engine, run
-from sanarl.training.build import refuse_unsupported
 from sanarl.training.nodes import Board, Nodes
 from sanarl.training.rewarding import find_services
 
@@ -68,7 +67,6 @@ def main(
         loaded = replace(loaded, notes=(*loaded.notes, Note("info", hint)))
     if is_rank() or ((count := processes(nproc)) == 1 and nodes is None):
         return run.run(loaded, dataset_module, resume, dry_run, voice).exit_code
-    refuse_unsupported(loaded.config)
     find_services(loaded.config)
     engine.check(loaded.config)
     return launch(count, [sys.executable, "-m", "sanarl", *sys.argv[1:]], nodes)

@@ -11,6 +11,6 @@ from sanarl.training.settings import DTYPES
 def measure(policy: Policy, session: Session, config: Config) -> None:
     """Let the session log ``perf/tflops`` and ``perf/mfu`` of every step, and say against what."""
     reference = peak(session.world.device, DTYPES[config.train.param_dtype])
-    session.meter = Meter(ForwardFlops(policy.model.transformer), config.policy.lora is None, reference)
+    session.meter = Meter(ForwardFlops(policy.model), config.policy.lora is None, reference)
     policy.on_pass = session.meter.saw
     session.console.line(f"perf/mfu is the share of {reference.tflops:.4g} TFLOP/s: {reference.source}")

@@ -10,7 +10,7 @@ from torch import nn
 from sanarl.config import Config
 from sanarl.errors import UserError
 from sanarl.models.adapter import add_adapter, read_adapter
-from sanarl.models.base import FlowModel
+from sanarl.models.base import FlowModel, compile_each, repeated_blocks
 from sanarl.models.checkpointing import as_written
 from sanarl.models.fused import fuse
 from sanarl.models.load import ModelSettings
@@ -21,8 +21,6 @@ from sanarl.runtime.world import World
 from sanarl.training import settings
 
 ALONE = World()
-GRAPHS = 64
-"""Of the blocks, at most."""
 
 
 def model_settings(config: Config) -> ModelSettings:
@@ -43,6 +41,7 @@ def model_settings(config: Config) -> ModelSettings:
         offload=diffusers.offload or (config.data.cache is not None and not config.is_rl),
         vae_tiles=diffusers.vae_tiles,
         checkpointing=as_written(policy.model_gradient_checkpointing),
+        guidance_scale=diffusers.sample.guidance_scale,
         vae_dtype=settings.vae_dtype(config),
         base_pipeline=policy.base_pipeline,
         native_config=policy.native_config,
@@ -58,18 +57,11 @@ def compile_blocks(transformer: nn.Module, device: torch.device, backend: str = 
     able, said = hardware.cuda_compiler() if device.type == "cuda" else hardware.cpu_compiler()
     if not able:
         raise UserError(f"train.compile: found true, but torch.compile needs a compiler: {said}; accepted here: false")
-    blocks = transformer.get_submodule("transformer_blocks")
-    assert isinstance(blocks, nn.ModuleList), "the repeated blocks are a list"
     # torch looks for the gradient of every input of a block while it compiles, and warns of its own look.
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
     if isinstance(embed := getattr(transformer, "patch_embed", None), nn.Module):
         embed.register_forward_hook(_in_order)
-    # All blocks are one code, with a graph for each kind of pass, dtype and shape; past the limit torch falls back to
-    # eager in silence.
-    dynamo = torch._dynamo.config
-    dynamo.recompile_limit = max(dynamo.recompile_limit, GRAPHS)
-    for block in blocks:
-        block.compile(backend=backend)
+    compile_each(repeated_blocks(transformer), backend=backend)
 
 
 def _in_order(_: nn.Module, __: object, tokens: torch.Tensor) -> torch.Tensor:

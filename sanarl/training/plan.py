@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+from torch import nn
+
 from sanarl.config import Config
 from sanarl.runtime import checkpoint
 from sanarl.runtime.memory import free_memory
@@ -109,8 +111,7 @@ def save_bytes(made: Parts, job: Job) -> int:
         return moments + others
     if made.config.policy.lora is not None:
         return moments + others + trained
-    pipeline = made.model.pipeline
-    modules = (pipeline.transformer, pipeline.vae, pipeline.text_encoder)
+    modules = [part for part in made.model.pipeline.components.values() if isinstance(part, nn.Module)]
     return moments + others + sum(checkpoint.num_bytes(list(module.state_dict().values())) for module in modules)
 
 

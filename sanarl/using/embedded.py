@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sanarl.models.base import FlowModel
 from sanarl.models.policy import Policy
-from sanarl.models.sana import PROMPTS_AT_ONCE
+from sanarl.models.text import PROMPTS_AT_ONCE
 from sanarl.types import Cond
 
 BLOCKS = 2

@@ -15,16 +15,13 @@ from sanarl.config import Config, load, load_saved, preset_names
 from sanarl.errors import UserError
 from sanarl.models.adapter import add_adapter, read_adapter
 from sanarl.models.adapter_file import described
-from sanarl.models.load import load_model, modality_of
+from sanarl.models.load import load_model, preset_of
 from sanarl.models.policy import Policy
 from sanarl.runtime import memory
 from sanarl.runtime.folder import RunFolder
 from sanarl.training import settings
 from sanarl.training.modelling import build_policy, model_settings
 from sanarl.using.saved import Saved, saved_steps, values_of
-
-LARGE = {"image": "sana-image-sft-lora", "video": "sana-video-sft-lora"}
-"""What a model makes -> the preset whose sampling settings it has; the models of this package have their own."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +125,7 @@ def configuration(asked: Asked) -> Config:
     assert asked.model is not None, "a run or a model"
     name = asked.model
     own = f"{name}-sft-lora"
-    preset = own if own in preset_names() else LARGE[modality_of(name, None)]
+    preset = own if own in preset_names() else preset_of(name, None)
     return load(preset, (f"policy.model_name_or_path={json.dumps(name)}", *asked.overrides)).config
 
 

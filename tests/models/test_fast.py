@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from sanarl.models.adapter import LoraSettings
-from sanarl.models.fast import FastTransformer, LiveLinear
+from sanarl.models.copies import live_layers
+from sanarl.models.fast import FastTransformer
+from sanarl.models.live import LiveLinear
 
 FEED_FORWARD = ["ff.conv_inverted", "ff.conv_point"]
 
@@ -97,7 +99,7 @@ def test_adapters_are_live(make_policy, lora, targets):
     ]
     with policy.using(values):
         stale, _ = outputs(policy.model.transformer, fast)
-        assert all(bool(layer.take_adapters()) for layer in fast.layers.values())
+        assert all(bool(layer.take_adapters()) for layer in live_layers(fast).values())
         stock, found = outputs(policy.model.transformer, fast)
     assert distance(stock, without) > 0.02
     assert torch.equal(stale, stock)

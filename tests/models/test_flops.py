@@ -34,16 +34,14 @@ def by_hand(config, tokens):
 
 @pytest.mark.parametrize("tokens", [1, TOKENS])
 def test_a_forward_pass_by_hand(make_sana, tokens):
-    transformer = make_sana().transformer
-    count = ForwardFlops(transformer)
-    assert count((4, HEIGHT, WIDTH), tokens) == by_hand(transformer.config, tokens)
-    assert next(transformer.parameters()).device.type == "cpu"
+    model = make_sana()
+    count = ForwardFlops(model)
+    assert count((4, HEIGHT, WIDTH), tokens) == by_hand(model.transformer.config, tokens)
+    assert next(model.transformer.parameters()).device.type == "cpu"
 
 
 def test_adapters_do_not_count(make_policy):
-    with_adapter, without = (
-        make_policy(settings).model.transformer for settings in (LoraSettings(4, 8.0, ["to_q"]), None)
-    )
+    with_adapter, without = (make_policy(settings).model for settings in (LoraSettings(4, 8.0, ["to_q"]), None))
     assert ForwardFlops(with_adapter)((4, 8, 8), 3) == ForwardFlops(without)((4, 8, 8), 3)
 
 
@@ -54,20 +52,12 @@ def test_a_step_of_training_against_the_counter(adapter):
     # Of a grouped convolution it takes the gradient for that of a full one, so of convolutions the forward pass counts
     # once or twice more instead.
     from sanarl.models.adapter import add_adapter
+    from sanarl.models.base import Use
     from sanarl.models.policy import Policy
     from sanarl.models.sana import Sana
     from sanarl.models.tiny import load_pipeline
 
-    model = Sana(
-        load_pipeline("tiny-image"),
-        size=(64, 64),
-        frames=1,
-        max_prompt_length=12,
-        complex_human_instruction=False,
-        motion_score=None,
-        device=torch.device("cpu"),
-        offload=False,
-    )
+    model = Sana(load_pipeline("tiny-image"), Use(size=(64, 64), device=torch.device("cpu"), max_prompt_length=12))
     if adapter:
         targets = [f"attn1.{name}" for name in ("to_q", "to_v", "to_out.0")]
         start = add_adapter(model.transformer, LoraSettings(1, 1.0, targets), seed=0)
@@ -75,7 +65,7 @@ def test_a_step_of_training_against_the_counter(adapter):
         model.transformer.requires_grad_(True)
         start = {name: p.detach() for name, p in model.transformer.named_parameters()}
     policy = Policy(model, start, torch.float32, kept_sets=False)
-    count = ForwardFlops(model.transformer)
+    count = ForwardFlops(model)
     count(model.latent_shape, 12)  # now, so that the counter below does not see it
     meter = Meter(count, not adapter, Peak(1.0, "this test"))
     policy.on_pass = meter.saw

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from torch import nn
 
 from sanarl.models import tiny
@@ -26,6 +27,25 @@ def test_layers_of_a_folder(make, tmp_path):
     pipeline = make()
     pipeline.transformer.save_pretrained(tmp_path / "transformer")
     assert widths(str(tmp_path), "video" if make is random_video_pipeline else "image") == of(pipeline.transformer)
+
+
+def test_layers_of_sd3_and_flux(random_family, tmp_path):
+    for family in ("sd3", "flux"):
+        transformer = random_family(family).transformer
+        transformer.save_pretrained(tmp_path / family / "transformer")
+        assert widths(str(tmp_path / family), "image", family) == of(transformer)
+
+
+def test_layers_of_sd3_and_flux_at_full_size():
+    from diffusers import FluxTransformer2DModel, SD3Transformer2DModel
+
+    from sanarl.models.joint_layers import FLUX_LARGEST, SD3_LARGEST
+
+    with torch.device("meta"):
+        sd3 = SD3Transformer2DModel(caption_projection_dim=38 * 64, qk_norm="rms_norm", **SD3_LARGEST)
+        flux = FluxTransformer2DModel(**FLUX_LARGEST)
+    assert widths("a/stable-diffusion-3.5", "image", "sd3") == of(sd3)
+    assert widths("a/flux", "image", "flux") == of(flux)
 
 
 def test_a_model_of_the_hub_is_as_large_as_any():

@@ -73,8 +73,8 @@ def test_what_is_no_pipeline_is_refused(tmp_path):
     (tmp_path / "model_index.json").write_text("{")
     with pytest.raises(UserError, match="is no diffusers pipeline"):
         load_model(settings(tmp_path), CPU)
-    (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "FluxPipeline"}))
-    with pytest.raises(UserError, match=r"is a FluxPipeline; families that can be trained: .*SanaPipeline"):
+    (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "KandinskyPipeline"}))
+    with pytest.raises(UserError, match=r"is a KandinskyPipeline; families that can be trained: .*SanaPipeline"):
         load_model(settings(tmp_path), CPU)
     (tmp_path / "model_index.json").write_text("[]")
     with pytest.raises(UserError, match="is no diffusers pipeline"):

@@ -76,7 +76,7 @@ def test_what_a_synthetic_adapter_changes(make_policy, mode, worst):
 
 
 def test_a_copy_without_its_adapter_is_found(make_policy, monkeypatch):
-    from sanarl.models.fast import LiveLinear
+    from sanarl.models.live import LiveLinear
 
     replica = Replica(make_policy(), settings())
     monkeypatch.setattr(LiveLinear, "take_adapters", lambda _: torch.tensor(True))
@@ -156,7 +156,7 @@ def test_the_report_is_read_from_the_modules_that_run(make_policy):
     replica.transformer.blocks[1].point.base = torch.nn.Linear(32, 16, bias=False)
     from sanarl.models.quantize import report
 
-    assert len(report(replica.transformer, policy.model.transformer, rule).replaced) == 5
+    assert len(report(replica.layers, [], rule).replaced) == 5
 
 
 # ---- formats

@@ -152,12 +152,13 @@ def test_ltx2_in_a_pipeline_is_decoded_as_the_stock_pipeline_does(ltx2):
     # Reference: SanaVideoPipeline's own decoding of the same latents, which reads latents_mean and latents_std.
     from diffusers import SanaVideoPipeline
 
+    from sanarl.models.base import Use
     from sanarl.models.sana import Sana
 
     stock = random_video_pipeline()
     pipeline = SanaVideoPipeline(**{**stock.components, "vae": ltx2()})
     pipeline.set_progress_bar_config(disable=True)
-    model = Sana(pipeline, (64, 128), 9, 12, False, None, torch.device("cpu"), offload=False)
+    model = Sana(pipeline, Use((64, 128), torch.device("cpu"), frames=9, max_prompt_length=12))
     assert model.latent_shape == (4, 2, 2, 4)
     noise = torch.randn(1, *model.latent_shape, generator=torch.Generator().manual_seed(2))
     asked = {"height": 64, "width": 128, "frames": 9, "num_inference_steps": 1, "sigmas": [1.0], "guidance_scale": 1.0}

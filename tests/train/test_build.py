@@ -136,18 +136,6 @@ def test_default_data_modules(config):
     assert build.default_module(config("nft", named)) == "sanarl.datasets.diffusion_nft"
 
 
-def test_what_this_version_cannot_train_is_said(config):
-    with pytest.raises(UserError, match="Stable Diffusion 3"):
-        build.refuse_unsupported(config("sft", 'policy.model_name_or_path="stabilityai/stable-diffusion-3.5-medium"'))
-    build.refuse_unsupported(config("sft"))
-    video = ['policy.model_name_or_path="SANA-Video"', "policy.diffusers.is_video=true"]
-    build.refuse_unsupported(config("nft", *video))
-    build.refuse_unsupported(config("nft", "train.train_policy.use_remote_reward=true", *REMOTE))
-
-
-REMOTE = ['train.train_policy.remote_reward.reward_fns=[{name = "hpsv2", weight = 1.0}]']
-
-
 def test_validation_needs_a_validation_set(train, tmp_path):
     module = tmp_path / "data.py"
     module.write_text("from sanarl.datasets.shapes import get_dataset\n")

@@ -23,6 +23,7 @@ class Counting:
         self.model, self.asked = model, []
         self.transformer, self.pipeline = model.transformer, model.pipeline
         self.device, self.flow_shift, self.latent_shape = model.device, model.flow_shift, model.latent_shape
+        self.embeds_guidance = model.embeds_guidance
 
     def encode_media(self, media, mini_batch):
         self.asked.append(len(media))
