@@ -82,6 +82,7 @@ class Bench:
         import torch
 
         from sanarl.models.adapter import LoraSettings, add_adapter
+        from sanarl.models.base import Use
         from sanarl.models.policy import Policy
         from sanarl.models.sana import Sana
         from sanarl.models.tiny import random_pipeline
@@ -93,7 +94,7 @@ class Bench:
         pipeline.set_progress_bar_config(disable=True)
         size = (64, 64) if asked.tiny else (1024, 1024)
         length, rank = (12, 8) if asked.tiny else (300, 32)
-        self.model = Sana(pipeline, size, 1, length, False, None, self.device, offload=False)
+        self.model = Sana(pipeline, Use(size, self.device, max_prompt_length=length))
         start = add_adapter(
             self.model.transformer, LoraSettings(r=rank, alpha=2.0 * rank, target_modules=TARGETS), seed=0
         )

@@ -12,6 +12,7 @@ from sanarl.algorithms import flow_grpo, nft, sft
 from sanarl.maths.sde import Dynamics
 from sanarl.models import tiny
 from sanarl.models.adapter import LoraSettings, add_adapter
+from sanarl.models.base import Use
 from sanarl.models.fused import fuse
 from sanarl.models.policy import Policy
 from sanarl.models.sana import Sana
@@ -42,7 +43,7 @@ class Copies(TorchDispatchMode):
 def policy(request):
     pipeline = tiny.random_pipeline()
     width = pipeline.transformer.config.caption_channels
-    model = Sana(pipeline, (32, 32), 1, 12, False, None, torch.device("cpu"), offload=False)
+    model = Sana(pipeline, Use((32, 32), torch.device("cpu"), max_prompt_length=12))
     start = add_adapter(model.transformer, LoraSettings(r=4, alpha=4, target_modules=["to_q", "to_k", "to_v"]), 0)
     if request.param:
         fuse(model.transformer)

@@ -207,3 +207,18 @@ def test_the_benchmark_of_memory_predicts_every_configuration_it_is_asked_for(tm
     assert selective["plan"].startswith("memory plan (as_written): checkpointing selective, mini_batch 8")
     assert card["predicted_gib"]["phases"]["rollout: decoding"] > 0.5  # the allowance for a reward model
     assert "measured_gib" not in card
+
+
+def test_stages_of_the_other_families(tmp_path):
+    # Reference for the shares: by hand from the figures of the runs.
+    bench = loaded("families_full_size")
+    only = ["sd3-m-nft-baseline", "sd3-l-nft-baseline", "flux1-sft-lora-baseline"]
+    assert not bench.main(["--tiny", "--only", *only, "--write", str(tmp_path)])
+    runs = written(tmp_path)
+    assert [(run["name"], run["model"], run["samples_a_step"]) for run in runs] == [
+        ("sd3-m-nft-baseline", "sd3-m", 24),
+        ("sd3-l-nft-baseline", "sd3-l", 4),
+        ("flux1-sft-lora-baseline", "flux1", 2),
+    ]
+    twice = [{**runs[0], "name": "sd3-m-nft", "ms_a_sample": 2 * runs[0]["ms_a_sample"]}, runs[0]]
+    assert bench.ratios(twice) == {"sd3-m-nft": {"inner_step": 1.0, "step": 2.0, "rollout": 1.0}}
