@@ -67,9 +67,9 @@ class Cond(Rows):
 
     embeds: Tensor  # (B, L, D)
     mask: Tensor  # (B, L) 1 = keep, 0 = padding
-    pooled: Tensor | None = None  # (B, E) one embedding of the whole prompt, of families that have it
     first: Tensor | None = None  # (B, C, 1, H, W) clean latents of the first frame, of image-to-video
     texts: list[str] | None = None  # the prompts; None: unknown
+    pooled: Tensor | None = None  # (B, E) one embedding of the whole prompt, of families that have it
 
 
 @dataclass(frozen=True)

@@ -63,13 +63,13 @@ class Flux:
         pipeline, device = self.pipeline, self.device
         pooled = self._clip.module(token_ids(pipeline.tokenizer, prompts, CLIP_TOKENS, device)).pooler_output
         embeds = self._t5.module(token_ids(pipeline.tokenizer_2, prompts, self._max_prompt_length, device))[0]
-        return Cond(embeds, torch.ones(embeds.shape[:2], dtype=torch.int64, device=embeds.device), pooled)
+        return Cond(embeds, torch.ones(embeds.shape[:2], dtype=torch.int64, device=embeds.device), pooled=pooled)
 
     def blank(self, tokens: int) -> Cond:
         """See FlowModel."""
         config = self.transformer.config
         embeds = torch.empty(1, tokens, config.joint_attention_dim, device="meta")
-        return Cond(embeds, embeds[..., 0], torch.empty(1, config.pooled_projection_dim, device="meta"))
+        return Cond(embeds, embeds[..., 0], pooled=torch.empty(1, config.pooled_projection_dim, device="meta"))
 
     def velocity(self, x_t: Tensor, sigma: Tensor, cond: Cond) -> Tensor:
         """Velocity at ``x_t`` (B, C, H, W) and ``sigma`` (B,), computed in the transformer's dtype."""

@@ -81,7 +81,7 @@ class StableDiffusion3:
             clip, pooled = (torch.cat(pair, dim=-1) for pair in pairs)
         clip = F.pad(clip, (0, config.joint_attention_dim - clip.shape[-1]))
         embeds = torch.cat([clip, self._t5(prompts)], dim=1)
-        return Cond(embeds, torch.ones(embeds.shape[:2], dtype=torch.int64, device=embeds.device), pooled)
+        return Cond(embeds, torch.ones(embeds.shape[:2], dtype=torch.int64, device=embeds.device), pooled=pooled)
 
     def _clip(self, which: int, prompts: list[str]) -> tuple[Tensor, Tensor] | None:
         """Tokens (N, 77, D) of the last layer but one, and the projected embedding (N, E), of one of the CLIPs."""
@@ -106,7 +106,7 @@ class StableDiffusion3:
         """See FlowModel."""
         config = self.transformer.config
         embeds = torch.empty(1, tokens, config.joint_attention_dim, device="meta")
-        return Cond(embeds, embeds[..., 0], torch.empty(1, config.pooled_projection_dim, device="meta"))
+        return Cond(embeds, embeds[..., 0], pooled=torch.empty(1, config.pooled_projection_dim, device="meta"))
 
     def velocity(self, x_t: Tensor, sigma: Tensor, cond: Cond) -> Tensor:
         """Velocity at ``x_t`` (B, C, H, W) and ``sigma`` (B,), computed in the transformer's dtype."""

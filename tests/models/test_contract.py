@@ -131,11 +131,11 @@ def test_padding_reaches_the_velocity_where_the_family_attends_to_it_and_nowhere
     assert bool(padding.any()) == (family in MASKED)
     x, sigma = inputs(model, len(PROMPTS))
     noise = torch.randn(cond.embeds.shape, generator=torch.Generator().manual_seed(1))
-    other = Cond(torch.where(padding[..., None], 3 * noise, cond.embeds), cond.mask, cond.pooled)
+    other = Cond(torch.where(padding[..., None], 3 * noise, cond.embeds), cond.mask, pooled=cond.pooled)
     assert (model.velocity(x, sigma, other) - model.velocity(x, sigma, cond)).abs().max() < 1e-6
     last = cond.embeds.clone()
     last[:, -1] = 3 * noise[:, -1]
-    moved = (model.velocity(x, sigma, Cond(last, cond.mask, cond.pooled)) - model.velocity(x, sigma, cond)).abs()
+    moved = (model.velocity(x, sigma, Cond(last, cond.mask, pooled=cond.pooled)) - model.velocity(x, sigma, cond)).abs()
     assert (moved.amax() > 1e-4) == (family not in MASKED)
 
 
@@ -144,7 +144,7 @@ def test_pooled_embeddings_reach_the_velocity(make_model):
     for family in ("sd3", "flux"):
         model = make_model(family)
         cond, (x, sigma) = model.encode_prompts(PROMPTS[:2]), inputs(model, 2)
-        swapped = Cond(cond.embeds, cond.mask, cond.pooled.flip(0))
+        swapped = Cond(cond.embeds, cond.mask, pooled=cond.pooled.flip(0))
         assert (model.velocity(x, sigma, swapped) - model.velocity(x, sigma, cond)).abs().max() > 1e-3
 
 

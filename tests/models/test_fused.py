@@ -7,6 +7,7 @@ import torch
 
 from sanarl.models import tiny
 from sanarl.models.adapter import LoraSettings, add_adapter
+from sanarl.models.base import Use
 from sanarl.models.fused import FusedAttention, PaddedLora, caption_mask, fuse
 from sanarl.models.sana import Sana
 from sanarl.types import Cond
@@ -19,7 +20,7 @@ def two_models(video, targets=TARGETS):
     pipeline = tiny.random_video_pipeline() if video else tiny.random_pipeline()
     models = []
     for each in (pipeline, copy.deepcopy(pipeline)):
-        model = Sana(each, (32, 32), 5 if video else 1, 12, False, None, torch.device("cpu"), offload=False)
+        model = Sana(each, Use((32, 32), torch.device("cpu"), frames=5 if video else 1, max_prompt_length=12))
         settings = LoraSettings(r=3, alpha=6.0, target_modules=targets, r_pattern={"attn1.to_q": 5})
         add_adapter(model.transformer, settings, seed=0)
         draw = torch.Generator().manual_seed(1)
