@@ -275,7 +275,7 @@ class Bench:
             num_steps = settings.rl_setup(config, model.flow_shift).sampler.num_steps
             timesteps = max(1, int(num_steps * config.policy.diffusers.timesteps_fraction + 1e-9))
             without = 1 + (config.grpo.kl_beta > 0)  # the old policy's pass and the reference's
-        weights, attention = ForwardFlops(model)(shape, config.policy.diffusers.max_prompt_length)
+        weights, attention = ForwardFlops(model)(shape, model.text_tokens)
         trained = 3 if config.policy.lora is None else 2
         flops = without * (weights + attention) + trained * weights + 3 * attention
         return {"timesteps": timesteps, "tflop_trained_a_sample_and_timestep": round(flops / 1e12, 3)}

@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from sanarl.models.checkpointing import repeated
 from sanarl.types import Cond
 
 GRAPHS = 64
@@ -65,6 +66,10 @@ class FlowModel(Protocol):
     """The timestep shift of the model's own scheduler at this size."""
     latent_shape: tuple[int, ...]
     """Shape of one sample's latents, without the batch."""
+    num_tokens: int
+    """Of a sample in the transformer, text apart."""
+    text_tokens: int
+    """Of a prompt."""
     embeds_guidance: bool
     """Whether guidance is an input of the transformer, so that no second pass is made for it."""
 
@@ -92,8 +97,7 @@ class FlowModel(Protocol):
 
 def repeated_blocks(transformer: nn.Module) -> list[nn.Module]:
     """The blocks of a transformer's lists, in their order: what is worth compiling once and used many times."""
-    lists = [child for child in transformer.children() if isinstance(child, nn.ModuleList)]
-    return [block for blocks in lists for block in blocks]
+    return [block for blocks in repeated(transformer) for block in blocks]
 
 
 def compile_each(blocks: list[nn.Module], **options: Any) -> None:

@@ -49,7 +49,8 @@ class Flux:
         self.embeds_guidance = bool(config.guidance_embeds)
         self._pixels = Pixels(pipeline.vae, config.in_channels // PACK**2, use)
         self.latent_shape = self._pixels.latent_shape
-        self.flow_shift = flow_shift(pipeline.scheduler.config, check_patches(self.latent_shape, PACK, use.size))
+        self.num_tokens, self.text_tokens = check_patches(self.latent_shape, PACK, use.size), use.max_prompt_length
+        self.flow_shift = flow_shift(pipeline.scheduler.config, self.num_tokens)
         self.encode_media, self.decode = self._pixels.encode, self._pixels.decode
         self.compile_decoder = self._pixels.compile_decoder
 

@@ -41,7 +41,8 @@ class Sana:
         self._pixels = Pixels(pipeline.vae, config.in_channels, use)
         self.latent_shape = self._pixels.latent_shape
         patch = config.patch_size if isinstance(config.patch_size, int) else config.patch_size[-1]
-        self.flow_shift = flow_shift(pipeline.scheduler.config, check_patches(self.latent_shape, patch, use.size))
+        self.num_tokens, self.text_tokens = check_patches(self.latent_shape, patch, use.size), use.max_prompt_length
+        self.flow_shift = flow_shift(pipeline.scheduler.config, self.num_tokens)
         self._learned_sigma = config.out_channels == 2 * config.in_channels
         self._timestep_scale = config.get("timestep_scale", 1.0)
         self.encode_media, self.decode = self._pixels.encode, self._pixels.decode

@@ -48,14 +48,15 @@ class StableDiffusion3:
         config = self.transformer.config
         self._pixels = Pixels(pipeline.vae, config.in_channels, use)
         self.latent_shape = self._pixels.latent_shape
-        tokens = check_patches(self.latent_shape, config.patch_size, use.size)
+        self.num_tokens = check_patches(self.latent_shape, config.patch_size, use.size)
+        self.text_tokens = CLIP_TOKENS + use.max_prompt_length
         largest = config.pos_embed_max_size * config.patch_size
         if max(self.latent_shape[-2:]) > largest:
             raise UserError(
                 f"policy.diffusers.inference_size: found {list(use.size)}; that is {list(self.latent_shape[-2:])} "
                 f"latent cells, and the transformer has positions for {largest} x {largest}"
             )
-        self.flow_shift = flow_shift(pipeline.scheduler.config, tokens)
+        self.flow_shift = flow_shift(pipeline.scheduler.config, self.num_tokens)
         self.encode_media, self.decode = self._pixels.encode, self._pixels.decode
         self.compile_decoder = self._pixels.compile_decoder
 

@@ -1,5 +1,6 @@
 """Tokens of a picture, and the timestep shift that a scheduler has for so many of them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from sanarl.maths.flow import shift_of_tokens
 
 
 def check_patches(latent_shape: Sequence[int], patch: int, size: tuple[int, int]) -> int:
-    """Tokens that latents (C, ..., H, W) are cut into by patches of ``patch`` x ``patch`` cells, a frame.
+    """Tokens that latents (C, ..., H, W) are cut into by patches of ``patch`` x ``patch`` cells, of all frames.
 
     Raises:
         UserError: when height or width is no multiple of that.
@@ -19,7 +20,7 @@ def check_patches(latent_shape: Sequence[int], patch: int, size: tuple[int, int]
             f"policy.diffusers.inference_size: found {list(size)}; that is {list(cells)} latent "
             f"cells, and the transformer takes them in patches of {patch}"
         )
-    return (cells[0] // patch) * (cells[1] // patch)
+    return math.prod(latent_shape[1:]) // patch**2
 
 
 def flow_shift(scheduler: Mapping[str, Any], tokens: int) -> float:

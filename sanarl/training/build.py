@@ -172,7 +172,7 @@ def parts(
         watch = watching.watch(config, fixed, model, rewards.get(watched)) if fixed else None
         footprint = Footprint(
             config,
-            Passes(bare, shadow, partial(text_like, model, config, dataset), config.policy.diffusers.image_to_video),
+            Passes(bare, shadow, partial(text_like, model), config.policy.diffusers.image_to_video),
             world.size,
             {mode: copy.num_bytes for mode, copy in copies.replicas.items()},
             rewarding.num_bytes(rewards.values()),

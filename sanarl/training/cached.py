@@ -1,5 +1,6 @@
 """Latents and prompt embeddings that are computed once and then read from [data] cache."""
 
+import copy
 import json
 from collections.abc import Sequence
 from functools import cached_property
@@ -39,10 +40,24 @@ class Cached:
             around_prompts: names every setting that changes how a prompt becomes tokens.
         """
         self._model, self._store, self._around_prompts = model, store, around_prompts
-        self.transformer, self.pipeline = model.transformer, model.pipeline
+        self.pipeline = model.pipeline
         self.device, self.flow_shift, self.latent_shape = model.device, model.flow_shift, model.latent_shape
-        self.embeds_guidance = model.embeds_guidance
+        self.embeds_guidance, self.num_tokens, self.text_tokens = (
+            model.embeds_guidance,
+            model.num_tokens,
+            model.text_tokens,
+        )
         self._autoencoder = _identity(self.pipeline.vae)  # now: later it may be on its way to another device
+
+    @property
+    def transformer(self) -> nn.Module:
+        """See FlowModel."""
+        return self._model.transformer
+
+    @transformer.setter
+    def transformer(self, transformer: nn.Module) -> None:
+        self._model = copy.copy(self._model)
+        self._model.transformer = transformer
 
     def decode(self, latents: Tensor) -> Tensor:
         """See FlowModel."""

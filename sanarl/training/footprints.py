@@ -14,7 +14,7 @@ from sanarl.config import Config
 from sanarl.models import checkpointing
 from sanarl.models.checkpointing import Checkpointing
 from sanarl.models.footprint import num_bytes
-from sanarl.models.sana import PROMPTS_AT_ONCE
+from sanarl.models.text import PROMPTS_AT_ONCE
 from sanarl.runtime.sharding import sizes
 from sanarl.runtime.world import MESSAGE_BYTES
 from sanarl.training import settings
@@ -86,8 +86,7 @@ class Footprint:
     @property
     def tokens(self) -> int:
         """Of the transformer, for a sample."""
-        patch, shape = self.passes.transformer.config.patch_size, self.passes.model.latent_shape[1:]
-        return torch.Size(shape).numel() // (torch.Size(patch).numel() if isinstance(patch, tuple | list) else patch**2)
+        return self.passes.model.num_tokens
 
     def _rows(self, n: int) -> int:
         return -(-n // self.world_size)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from sanarl.config import Config
-from sanarl.data.module import Items
 from sanarl.models import checkpointing
 from sanarl.models.adapter import add_adapter
 from sanarl.models.base import FlowModel
@@ -40,12 +39,11 @@ def transformer_shadow(config: Config, model: FlowModel) -> nn.Module:
     return found
 
 
-def text_like(model: FlowModel, config: Config, items: Items) -> Cond:
-    """An embedded prompt of a run, or what has its shape and dtype."""
-    if channels := model.transformer.config.get("caption_channels"):  # SANA's
-        length = config.policy.diffusers.max_prompt_length
-        return Cond(torch.zeros(1, length, channels, dtype=model.transformer.dtype), torch.ones(1, length))
-    return model.encode_prompts([items[0]["prompt"]])
+def text_like(model: FlowModel) -> Cond:
+    """What has the shapes of an embedded prompt, in the transformer's dtype."""
+    like, dtype = model.blank(model.text_tokens), model.transformer.dtype
+    parts = {n: torch.zeros_like(v, device="cpu", dtype=dtype) for n, v in vars(like).items() if v is not None}
+    return Cond(**parts | {"mask": torch.ones_like(like.mask, device="cpu")})
 
 
 @dataclass
@@ -145,7 +143,8 @@ class Passes:
         """Prompts to embeddings, by the text encoder that takes most."""
 
         def prepare(encoder: nn.Module) -> Callable[[], Any]:
-            tokens, mask = (torch.ones(batch, length, dtype=torch.int64) for _ in range(2))
+            known = getattr(encoder.config, "max_position_embeddings", length)  # 77 of a CLIP
+            tokens, mask = (torch.ones(batch, min(length, known), dtype=torch.int64) for _ in range(2))
             return lambda: encoder(tokens, attention_mask=mask)[0]
 
         peaks = [0]

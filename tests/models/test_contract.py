@@ -269,8 +269,10 @@ def test_operations_are_counted_from_shapes(model):
     from torch.utils.flop_counter import FlopCounterMode
 
     x, sigma = inputs(model, 1)
-    cond = model.encode_prompts(PROMPTS[:1])
-    found = ForwardFlops(model)(model.latent_shape, cond.embeds.shape[1])
+    cond, blank = model.encode_prompts(PROMPTS[:1]), model.blank(model.text_tokens)
+    shapes = [{n: v.shape for n, v in vars(c).items() if isinstance(v, torch.Tensor)} for c in (cond, blank)]
+    assert shapes[0] == shapes[1]
+    found = ForwardFlops(model)(model.latent_shape, model.text_tokens)
     with sdpa_kernel(SDPBackend.MATH), torch.no_grad(), FlopCounterMode(display=False) as counter:
         model.velocity(x, sigma, cond)
     assert sum(found) == counter.get_total_flops() > 0

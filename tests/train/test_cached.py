@@ -1,5 +1,6 @@
 """Latents and embeddings from the cache are those that the model computes, and stale ones are never read."""
 
+import copy
 import json
 
 import pytest
@@ -23,7 +24,7 @@ class Counting:
         self.model, self.asked = model, []
         self.transformer, self.pipeline = model.transformer, model.pipeline
         self.device, self.flow_shift, self.latent_shape = model.device, model.flow_shift, model.latent_shape
-        self.embeds_guidance = model.embeds_guidance
+        self.embeds_guidance, self.num_tokens, self.text_tokens = model.embeds_guidance, 0, 0
 
     def encode_media(self, media, mini_batch):
         self.asked.append(len(media))
@@ -54,6 +55,15 @@ def media(n, seed=0):
 def latents(model, pixels, mini_batch=2):
     """Of media that no file is known of."""
     return torch.stack(encoded(model, [{"prompt": "a", "media": one} for one in pixels], mini_batch))
+
+
+def test_a_shallow_copy_with_another_transformer_is_that_model(wrapped):
+    # Reference: the wrapped model, which keeps its own.
+    counter, model = wrapped()
+    twin = copy.copy(model)
+    twin.transformer = torch.nn.Identity()
+    assert type(twin.transformer) is torch.nn.Identity
+    assert model.transformer is counter.transformer is counter.model.transformer
 
 
 def test_latents_are_computed_once(wrapped):
