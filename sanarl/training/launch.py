@@ -26,6 +26,7 @@ from sanarl.training.rewarding import find_services
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 PR_SET_PDEATHSIG = 1
+NPROC = "NPROC_PER_NODE"
 GRACE_S = 10.0
 """Seconds that the other ranks get to end once one has failed."""
 SAME_MOMENT_S = 2.0
@@ -79,23 +80,25 @@ def processes(nproc: str | None) -> int:
         UserError: when it is no number, or more than there are GPUs.
     """
     gpus = torch.cuda.device_count()
-    asked = nproc if nproc is not None else os.environ.get("NPROC_PER_NODE", "1")
+    about, asked = ("--nproc", nproc) if nproc is not None else (f"{NPROC} in the environment", os.environ.get(NPROC))
+    if nproc is None and not asked:
+        return 1
     if asked == "auto":
         return max(gpus, 1)
-    if not asked.isdecimal() or int(asked) < 1:
-        raise UserError(f"--nproc: found {asked!r}; accepted: a number of processes from 1, or auto (one a GPU)")
+    if not asked or not asked.isdecimal() or int(asked) < 1:
+        raise UserError(f"{about}: found {asked!r}; accepted: a number of processes from 1, or auto (one a GPU)")
     count = int(asked)
     if gpus and count > gpus:
-        raise UserError(f"--nproc: found {count}, but this machine has {gpus} GPU(s)")
+        raise UserError(f"{about}: found {count}, but this machine has {gpus} GPU(s)")
     return count
 
 
 def idle_gpus(nproc: str | None) -> str | None:
     """A hint for a person who said nothing about processes where there are several GPUs."""
     gpus = torch.cuda.device_count()
-    if gpus < 2 or nproc is not None or "NPROC_PER_NODE" in os.environ:
+    if gpus < 2 or nproc is not None or os.environ.get(NPROC):
         return None
-    return f"one of {gpus} GPUs is used; --nproc auto or NPROC_PER_NODE={gpus} uses all, with the same numbers"
+    return f"one of {gpus} GPUs is used; --nproc auto or {NPROC}={gpus} uses all, with the same numbers"
 
 
 def launch(count: int, command: list[str], nodes: Nodes | None = None) -> int:
@@ -226,13 +229,24 @@ class _Said:
 
 
 def _port() -> int:
-    """The port that the environment asks for, or a free one."""
+    """The port that the environment asks for, or a free one.
+
+    Raises:
+        UserError: when it asks for none, or for one that somebody listens on, such as another run.
+    """
     asked = os.environ.get("MASTER_PORT")
     if not asked:
         return _free_port()
     if not asked.isdecimal() or not 0 < int(asked) < 65536:
         raise UserError(f"MASTER_PORT in the environment: found {asked!r}; accepted: a port from 1 to 65535, or unset")
-    return int(asked)
+    try:
+        with socket.create_server(("", int(asked))):
+            return int(asked)
+    except OSError as error:
+        raise UserError(
+            f"MASTER_PORT in the environment: found {asked}, on which nobody can listen here ({error.strerror}); "
+            "accepted: a free port, or unset, which takes one"
+        ) from error
 
 
 def _free_port() -> int:

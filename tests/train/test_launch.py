@@ -257,3 +257,24 @@ def test_a_port_that_is_none_is_named(port, monkeypatch):
     monkeypatch.setenv("MASTER_PORT", port)
     with pytest.raises(UserError, match=rf"MASTER_PORT in the environment: found '{port}'; accepted: a port from 1"):
         launch(2, [sys.executable, "-c", ""])
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")])
+def test_a_port_that_is_taken_is_named(family, host, monkeypatch):
+    """Two runs with the same MASTER_PORT: the second says so before it starts a rank."""
+    with socket.create_server((host, 0), family=family, dualstack_ipv6=family == socket.AF_INET6) as other:
+        port = other.getsockname()[1]
+        monkeypatch.setenv("MASTER_PORT", str(port))
+        with pytest.raises(
+            UserError, match=rf"MASTER_PORT in the environment: found {port}, on which nobody can listen"
+        ):
+            launch(2, [sys.executable, "-c", ""])
+    assert launch(1, [sys.executable, "-c", ""]) == 0  # free again
+
+
+def test_the_environment_is_named_where_it_was_read(monkeypatch):
+    monkeypatch.setenv("NPROC_PER_NODE", "many")
+    with pytest.raises(UserError, match=r"^NPROC_PER_NODE in the environment: found 'many'"):
+        processes(None)
+    monkeypatch.setenv("NPROC_PER_NODE", "")  # as if it were not there
+    assert processes(None) == 1
