@@ -8,7 +8,7 @@ import torch
 from sanarl.maths import draw
 from sanarl.maths.flow import Density, interpolate, per_sample, training_sigma
 from sanarl.models.policy import Policy
-from sanarl.types import Term, onto
+from sanarl.types import Cond, Term, onto
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ def terms(
     settings: Settings,
     key: draw.Key,
     num_terms: int = 0,
+    cond: Cond | None = None,
 ) -> Iterator[Term]:
     """The terms of one optimiser step: mean squared error of the velocity, a mini-batch a term.
 
@@ -47,13 +48,22 @@ def terms(
         key: what this step is, for example (seed, step).
         num_terms: at least so many terms; those beyond the samples have no weight, and only keep up with ranks that
             have more.
+        cond: the embeddings of ``told(captions, ...)``, where they are there already.
     """
     if len(ids):  # torch splits none into one empty batch
-        yield from _samples(policy, latents, captions, ids, settings, key)
+        if cond is None:  # once a step, so that an offloaded encoder visits the device once
+            cond = policy.model.encode_prompts(told(captions, ids, settings, key))
+        yield from _samples(policy, latents, cond, ids, settings, key)
     for _ in range(num_terms - count_terms(latents, settings.mini_batch)):
         x = torch.zeros(1, *policy.model.latent_shape, device=policy.model.device)
         v = policy.velocity(x, torch.ones(1, device=x.device), policy.model.encode_prompts([""]))
         yield Term(v.square().mean(), weight=0.0, metrics={"sigma": torch.zeros((), device=x.device)})
+
+
+def told(captions: list[str], ids: torch.Tensor, settings: Settings, key: draw.Key) -> list[str]:
+    """The captions that samples are trained with: some are dropped, by their identity."""
+    drawn = draw.uniform(ids, *key, "caption").tolist()
+    return ["" if u < settings.caption_dropout else text for text, u in zip(captions, drawn, strict=True)]
 
 
 def count_terms(latents: list[torch.Tensor], mini_batch: int) -> int:
@@ -64,17 +74,12 @@ def count_terms(latents: list[torch.Tensor], mini_batch: int) -> int:
 def _samples(
     policy: Policy,
     latents: list[torch.Tensor],
-    captions: list[str],
+    cond: Cond,
     ids: torch.Tensor,
     settings: Settings,
     key: draw.Key,
 ) -> Iterator[Term]:
     """The terms that hold samples."""
-    captions = list(captions)
-    for row, u in enumerate(draw.uniform(ids, *key, "caption").tolist()):
-        if u < settings.caption_dropout:
-            captions[row] = ""
-    cond = policy.model.encode_prompts(captions)  # once a step, so that an offloaded encoder visits the device once
     for members in by_shape(latents):
         for rows in torch.tensor(members).split(settings.mini_batch):
             x0 = torch.stack([latents[row] for row in rows.tolist()])
@@ -82,8 +87,8 @@ def _samples(
             z = draw.normal(ids[rows], (), *key, "sigma")
             sigma = training_sigma(z, settings.density, settings.logit_mean, settings.logit_std, settings.flow_shift)
             sigma = onto(sigma.to(x0.dtype), x0.device)
-            told = replace(cond[rows], first=x0[:, :, :1]) if settings.image_to_video else cond[rows]
-            error = policy.velocity(interpolate(x0, noise, sigma), sigma, told) - (noise - x0)
+            given = replace(cond[rows], first=x0[:, :, :1]) if settings.image_to_video else cond[rows]
+            error = policy.velocity(interpolate(x0, noise, sigma), sigma, given) - (noise - x0)
             if settings.image_to_video:
                 error = error[:, :, 1:]  # (B, C, F - 1, H, W): what is given is not predicted
             loss = per_sample(error**2).mean()

@@ -35,11 +35,12 @@ class _Batch:
         if not self.result.set_running_or_notify_cancel():
             return
         try:
-            self.result.set_result(mix(self.media, self.prompts, self.metadata, self.started, self.only_strict))
+            scores = mix(self.media, self.prompts, self.metadata, self.started, self.only_strict)
         except BaseException as error:  # raised again by collect
             self.result.set_exception(error)
-        finally:
-            self.media = torch.zeros(0)  # the batch is kept until it is collected, its pictures are not
+            return
+        self.media = torch.zeros(0)  # the batch is kept until it is collected, its pictures are not
+        self.result.set_result(scores)
 
 
 class Scoring:

@@ -20,23 +20,19 @@ class Resting:
     def __init__(self, rewards: Iterable[Any]):
         """Look for models; they are on the CPU now."""
         self.modules = [module for reward in rewards for module in models(reward)]
-        self._parameters: list[tuple[nn.Parameter, Tensor]] = []
-        self._buffers: list[tuple[dict[str, Any], str, Tensor]] = []
+        self._homes: list[tuple[dict[str, Any], str, Tensor, Tensor]] = []
         for module in (m for each in self.modules for m in each.modules()):
-            for parameter in module._parameters.values():
-                if parameter is not None:
-                    parameter.data = _locked(parameter.data)
-                    self._parameters.append((parameter, parameter.data))
-            for name, buffer in module._buffers.items():
-                if buffer is not None:
-                    self._buffers.append((module._buffers, name, buffer))
+            for table in (module._parameters, module._buffers):
+                for name, tensor in table.items():
+                    if tensor is not None:
+                        tensor.data = _locked(tensor.data)
+                        self._homes.append((table, name, tensor, tensor.data))
 
     def rest(self) -> None:
         """Free what the models take of their device."""
-        for parameter, home in self._parameters:
-            parameter.data = home
-        for table, name, home in self._buffers:
-            table[name] = home
+        for table, name, tensor, home in self._homes:
+            tensor.data = home
+            table[name] = tensor  # where moving it made another
 
 
 def models(reward: Any) -> Iterator[nn.Module]:

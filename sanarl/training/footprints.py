@@ -58,12 +58,10 @@ class Footprint:
 
     def predict(self, config: Config, how: Checkpointing, mini_batch: int) -> Prediction:
         """The run that ``config`` describes: the one at hand, or with other batch sizes, dtypes and places."""
-        return Prediction(
-            held=self._held(config),
-            phases=self._phases(config) | {"training pass": self.training(config, how, mini_batch)},
-            mini_batch=mini_batch,
-            checkpointing=how,
-        )
+        phases, training = self._phases(config), self.training(config, how, mini_batch)
+        if settings.encodes_ahead(config, torch.device("cuda")):
+            training += max(phases["text encoding"], phases["encoding of media"])
+        return Prediction(self._held(config), phases | {"training pass": training}, mini_batch, how)
 
     def training(self, config: Config, how: Checkpointing, mini_batch: int) -> int:
         """Forward and backward pass of a mini-batch, and gradients."""

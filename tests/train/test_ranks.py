@@ -29,6 +29,8 @@ CASES = {
         "nft",
         ("[guards]\nenable = false", "[guards]\nfreq = 2\nnum_prompts = 3\nn_generation = 3"),
     ),
+    # The plan is made for the rank with the least memory and the most rows.
+    "nft-auto": ("nft", ("is_diffusers = true", 'is_diffusers = true\nmemory_plan = "auto"')),
     "flowgrpo": ("flowgrpo", ()),
     # The same, with a window drawn for every group, shared starting noise, guidance, old means and two passes.
     "flowgrpo-few": (
