@@ -27,6 +27,7 @@ docs: setup-dev
 	$(BIN)/python -m sanarl.config.docs
 	$(BIN)/python -m sanarl.config.migrating
 	$(BIN)/python -m sanarl.report.docs
+	$(BIN)/python benchmarks/tables.py
 
 docs-site: setup-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -84,10 +84,15 @@ def head(benchmark: str, card: str) -> dict[str, Any]:
     }
 
 
-def keep(folder: Path, result: dict[str, Any], ranks: str = "") -> Path:
-    """Write a result that begins with ``head`` under the name that says what it is of."""
+def place(folder: Path, result: dict[str, Any], ranks: str = "") -> Path:
+    """The name that says what a result is of, which begins with ``head``."""
     card = result["card"].replace(" ", "-").lower()
-    path = folder / f"{result['benchmark']}_{card}{ranks}_{result['date']}.json"
+    return folder / f"{result['benchmark']}_{card}{ranks}_{result['date']}.json"
+
+
+def keep(folder: Path, result: dict[str, Any], ranks: str = "") -> Path:
+    """Write a result that begins with ``head`` under its name."""
+    path = place(folder, result, ranks)
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return path

@@ -13,8 +13,9 @@ what. resume: under train.deterministic steps 1 to 4 without a break, and broken
 equal bit by bit. resume-free: the same without train.deterministic, where two runs without a break differ as well.
 
 A figure is the median of the steps after the first, which warms up and compiles; see full_size.py for what is made and
-left out. A variant that takes longer than --limit is broken off; the JSON is written again after each. --tiny tries all
-of it on a CPU with a model of a few thousand parameters. Several GPUs: benchmarks/scale.py.
+left out. A variant that takes longer than --limit is broken off; the JSON is written again after each, and keeps what
+an earlier call of the same day wrote of other variants. --tiny tries all of it on a CPU with a model of a few thousand
+parameters. Several GPUs: benchmarks/scale.py.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from full_size import HERE, WEIGHTS, Bench, make_pairs, overrides
-from stages import free, head, keep
+from stages import free, head, keep, place
 
 RESULTS = Path(__file__).parent / "results"
 NFT_TARGETS = {"inner_step": (0.42, 0.36), "whole_step": (0.44, 0.36)}  # must, goal: shares of the baseline's time
@@ -212,12 +213,12 @@ def profiled(cuda: bool, work: Callable[[], Any], found: dict[str, Any]) -> Any:
 
 
 def ratios(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Every variant's time as a share of its baseline's."""
+    """Every variant's time as a share of its baseline's in the same call."""
     done = {run["name"]: run for run in runs if "medians" in run}
     found: dict[str, Any] = {}
     for name, run in done.items():
         base = done.get(f"{name.removesuffix('-as-written').removesuffix('-unfused')}-baseline")
-        if base is None:
+        if base is None or base["call"] != run["call"]:
             continue
         shares = {
             "inner_step": run["ms_trained_a_sample_and_timestep"] / base["ms_trained_a_sample_and_timestep"],
@@ -278,6 +279,10 @@ def main(arguments: list[str] | None = None) -> int:
         "runs": [],
     }
     print(f"{bench.card}: bf16 products of 8192 x 8192 at {result['matmul_tflops']} TFLOP/s", flush=True)
+    call = time.strftime("%H:%M:%S")
+    if asked.write is not None and (file := place(asked.write, result)).exists():
+        before = json.loads(file.read_text(encoding="utf-8"))["runs"]
+        result["runs"] = [run for run in before if run["name"] not in asked.only]
     if any(map(has_pictures, asked.only)):
         make_pairs(Path(cache.name, "pictures"), asked.batch, 32 if asked.tiny else 1024)
     for name in asked.only:
@@ -288,7 +293,7 @@ def main(arguments: list[str] | None = None) -> int:
             work = functools.partial(resumed, bench, sets)
         elif name.startswith("inner-loop"):
             work = functools.partial(traced, bench, VARIANTS[name][0], sets)
-        result["runs"].append(bench.measure(name, VARIANTS[name][0], sets, asked.limit, work, module))
+        result["runs"].append(bench.measure(name, VARIANTS[name][0], sets, asked.limit, work, module) | {"call": call})
         result["shares_of_the_baseline"] = ratios(result["runs"])
         print(line(result["runs"][-1], result["matmul_tflops"]), flush=True)
         if asked.write is not None:
@@ -297,8 +302,9 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.suppress(OSError):
         cache.cleanup()
     gc.collect()
-    differs = [run for run in result["runs"] if run["name"] == "resume" and run.get("equal_bit_by_bit") is False]
-    return bool(differs) or any("failed" in run for run in result["runs"])
+    new = [run for run in result["runs"] if run["call"] == call]
+    differs = [run for run in new if run["name"] == "resume" and run.get("equal_bit_by_bit") is False]
+    return bool(differs) or any("failed" in run for run in new)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 """Pages that are written by the code are as the code says, and the site builds without a warning."""
 
+import importlib
+import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +64,41 @@ def test_the_site_builds_without_warnings(pages, tmp_path):
     # Nothing is fetched from elsewhere when a page is opened.
     text = (tmp_path / "site" / "quickstart.html").read_text(encoding="utf-8")
     assert re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?://[^"]*"', text) == []
+
+
+def benchmark(monkeypatch, name):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    return importlib.import_module(name)
+
+
+def test_tables_of_performance_are_as_the_results_say(monkeypatch, capsys):
+    tables = benchmark(monkeypatch, "tables")
+    assert tables.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_a_result_fills_its_tables(monkeypatch, tmp_path):
+    # Reference: by hand. 100 ms a sample with 3 timesteps of 10 ms are 160 ms with nine: 22 500 samples an hour.
+    tables = benchmark(monkeypatch, "tables")
+    run = {
+        "name": "nft",
+        "ms_a_sample": 100.0,
+        "ms_trained_a_sample_and_timestep": 10.0,
+        "timesteps": 3,
+        "samples_a_step": 10,
+        "trained_tflops_a_rank": 400.0,
+        "memory_peak_gib": [80.0, 81.0],
+        "medians": {"time/rollout": 0.7},
+    }
+    result = {"card": "X", "versions": {"torch": "2"}, "date": "2026-11-30", "weights": "random", "matmul_tflops": 800}
+    result |= {"runs": [run], "shares_of_the_baseline": {"nft": {"inner_step": 0.4, "whole_step": 0.41}}}
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    (tmp_path / "train_x_2026-11-30.json").write_text(json.dumps(result), encoding="utf-8")
+    (tmp_path / "train_cpu_2026-12-30.json").write_text("{}", encoding="utf-8")
+    page = "<!-- train -->\nold\n<!-- end of train -->\n<!-- cost -->\n<!-- end of cost -->\n"
+    page += "<!-- scale -->\n\n<!-- end of scale -->\n"
+    found = tables.filled(page)
+    assert "| `nft` | 10.0 | 0.4 | 160 | 0.41 | 400 (50%) | 81.0 |" in found
+    assert "| `nft` | 70 | 90 | 160 | 22,500 |" in found
+    assert "*Not measured on a card yet: `benchmarks/scale.py`.*" in found
+    assert "old" not in found
+    assert tables.filled(found) == found
