@@ -84,9 +84,8 @@ class LiveLinear(nn.Module):
         y = self.base(x)
         if not self.is_adapted:
             return y
-        low = F.linear(x, self.down) * self.scale
-        # One product that adds to y, where a product and a sum would write and read another y.
-        return torch.addmm(y.flatten(0, -2), low.flatten(0, -2), self.up.t()).view_as(y)
+        # A product that adds to y (addmm) copies y first; the sum becomes part of what comes after it.
+        return y + F.linear(F.linear(x, self.down) * self.scale, self.up)
 
     def take_adapters(self) -> Tensor:
         """Copy the adapters' present values, and look whether they arrived: () bool, on the device.
