@@ -76,9 +76,10 @@ def _value(value: object) -> str:
 
 def _text(name: str) -> str:
     from sanarl.config import preset_folder, preset_names
+    from sanarl.config.sol_rl import resolve
     from sanarl.errors import UserError
 
-    bare = name.removesuffix(".toml")
+    bare = resolve(name) or name.removesuffix(".toml")
     if bare not in preset_names():
         near = difflib.get_close_matches(bare, preset_names(), n=1, cutoff=0.5)
         advice = f"did you mean {near[0]}?" if near else f"presets: {', '.join(preset_names())}"

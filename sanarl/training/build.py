@@ -17,6 +17,7 @@ from sanarl.models.load import ModelSettings, load_model
 from sanarl.models.policy import Policy
 from sanarl.rewards.dry import Trial, dry_call, trial_media
 from sanarl.rewards.local import Scoring
+from sanarl.rewards.mix import RewardError
 from sanarl.rewards.remote import RemoteScoring
 from sanarl.rollout.evaluate import HeldOut
 from sanarl.rollout.guards import Watch
@@ -86,10 +87,26 @@ class Parts:
             if (scoring := self.rewards.get(which)) is not None
             for line in dry_call(scoring, Trial(media, [prompt] * 2, [metadata] * 2, only_strict))
         ]
+        lines += self._tried_on_previews()
         for scoring in self.rewards.values():
             if isinstance(scoring, Scoring):
                 scoring.rest()
         return lines
+
+    def _tried_on_previews(self) -> list[str]:
+        """The same for previews, where they are smaller than samples: a reward may ask for more pixels."""
+        diffusers, preview = self.config.policy.diffusers, self.config.rollout.preview
+        if not (self.config.is_rl and preview.num_steps and preview.decode_scale != 1.0):
+            return []
+        height, width = (round(edge * preview.decode_scale) for edge in diffusers.inference_size)
+        media = trial_media((height, width), self.config.sample_frames, self.world.device)
+        first = self.dataset[0]
+        trial = Trial(media, [first["prompt"]] * 2, [first["metadata"]] * 2, only_strict=True)
+        try:
+            return dry_call(self.training_rewards, trial)
+        except RewardError as error:
+            hint = f"previews have {height} x {width} pixels; rollout.preview.decode_scale = 1.0 scores whole ones"
+            raise RewardError(f"{error}\n  {hint}", error.exit_code) from error
 
     @property
     def total_steps(self) -> int:

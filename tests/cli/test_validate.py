@@ -90,6 +90,9 @@ def test_presets_list_and_show(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert "needs" not in lines["sana-image-nft-naive_scaling-hpsv2"]
     code, out, _ = run(capsys, monkeypatch, "presets", "show", "tiny-image-nft.toml")
     assert out == Path("presets/tiny-image-nft.toml").read_text(encoding="utf-8")
+    names = "sana_sol_rl_hpsv2", "sana-image-nft-sol_rl-hpsv2"
+    shown = [run(capsys, monkeypatch, "presets", "show", name)[1] for name in names]
+    assert shown[0] == shown[1] != ""
     code, out, err = run(capsys, monkeypatch, "presets", "show", "tiny-image-ntf")
     assert (code, out, err) == (2, "", "tiny-image-ntf: no preset of that name; did you mean tiny-image-nft?\n")
 

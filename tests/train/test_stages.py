@@ -81,6 +81,17 @@ def test_half_size_previews(train):
     assert half[0]["pool/reward_mean"] == full[0]["pool/reward_mean"]
 
 
+def test_rewards_are_tried_on_previews_too(train, tmp_path):
+    """Before the first step, not in it: the reward of the shapes world asks for 48 pixels a side."""
+    shapes = "policy.diffusers.inference_size=[64, 64]", "train.train_policy.reward_function={shapes = 1.0}"
+    with pytest.raises(
+        UserError, match=r"at least 48 pixels a side, got 32\n  previews have 32 x 32 pixels; rollout\."
+    ):
+        train("nft", *SHORT, *POOL, *FULL_PREVIEW, *shapes, "rollout.preview.decode_scale=0.5", into="small")
+    (run,) = (tmp_path / "small").iterdir()
+    assert "stopped after" not in (run / "log.txt").read_text()
+
+
 @pytest.mark.parametrize("mode", ["emulated_nvfp4", "emulated_fp8"])
 def test_emulated_engines_say_what_they_are(train, mode):
     """A preview in fewer bits: its report, its check, and rewards near those of the full samples."""
