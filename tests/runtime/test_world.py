@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -39,3 +42,30 @@ def test_alone_nothing_is_exchanged():
 def test_without_torchrun_a_process_is_alone(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert World.start().size == 1
+
+
+LEFT = """
+import os, socket, sys
+from sanarl.runtime.world import World
+with socket.socket() as probe:
+    probe.bind(("127.0.0.1", 0))
+    port = str(probe.getsockname()[1])
+child = os.fork()
+rank = "0" if child else "1"
+os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+world = World.start(timeout_s=3.0)
+if not child:
+    os._exit(0)
+os.waitpid(child, 0)
+try:
+    world.side_group()
+except RuntimeError:
+    os._exit(7)
+"""
+
+
+@pytest.mark.slow
+def test_a_side_group_waits_no_longer_than_its_world():
+    # The other rank has left; torch by itself would wait for half an hour.
+    done = subprocess.run([sys.executable, "-c", LEFT], timeout=90, capture_output=True, text=True, check=False)
+    assert done.returncode == 7, done.stderr
