@@ -40,11 +40,11 @@ NFT_L = "sd3-image-nft-compile-pickscore"
 MINI_BATCH = "train.train_policy.mini_batch"
 STAGES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "sd3-m-nft-baseline": ("sd3-m", "sd3-image-nft", EAGER | {MINI_BATCH: 9}),
-    "sd3-m-nft": ("sd3-m", "sd3-image-nft", FAST | ROLLOUT | {MINI_BATCH: 12}),
+    "sd3-m-nft": ("sd3-m", "sd3-image-nft", FAST | ROLLOUT | {MINI_BATCH: 24}),
     "sd3-l-nft-baseline": ("sd3-l", NFT_L, EAGER | {MINI_BATCH: 4}),
-    "sd3-l-nft": ("sd3-l", NFT_L, FAST | ROLLOUT | {MINI_BATCH: 2}),
+    "sd3-l-nft": ("sd3-l", NFT_L, FAST | ROLLOUT | {MINI_BATCH: 4}),
     "flux1-sft-lora-baseline": ("flux1", "flux1-image-sft-lora", SFT_EAGER),
-    "flux1-sft-lora": ("flux1", "flux1-image-sft-lora", FAST),
+    "flux1-sft-lora": ("flux1", "flux1-image-sft-lora", FAST | {MINI_BATCH: 2}),
 }
 """Stage -> model, preset, keys."""
 SAMPLES = {"sd3-m": 24, "sd3-l": 4, "flux1": 2}
