@@ -4,8 +4,8 @@
 
 sd3-m-nft: DiffusionNFT at 512 px with the settings of sd3-image-nft; sd3-l-nft: at 1024 px with those of
 sd3-image-nft-compile-pickscore; flux1-sft-lora: fine-tuning at 1024 px. Each as NAME-baseline (eager, activation
-checkpointing, rollouts by the model that trains) and as NAME (blocks compiled for training and for a bf16 copy that
-samples, no checkpointing). Few samples, --fraction of the timesteps of NFT.
+checkpointing, rollouts by the model that trains) and as NAME (blocks compiled, no checkpointing; SD3.5-M samples by a
+compiled bf16 copy, SD3.5-L, to compile less, by the model that trains). Few samples, --fraction of NFT's timesteps.
 
 Speed and memory do not depend on the weights' values, so models are made on the card, in this process: bf16, random
 weights of the published shapes; text encoders have the published widths and --text-layers layers, and tokenizers spell
@@ -34,6 +34,7 @@ EAGER: dict[str, Any] = {
 }
 FAST: dict[str, Any] = {"train.compile": True, "policy.model_gradient_checkpointing": False}
 SFT_EAGER = {key: value for key, value in EAGER.items() if not key.startswith("rollout.")}
+ONE_MODEL = {"rollout.engine.mode": "peft", "rollout.engine.decode_compile": False}
 ROLLOUT = {"rollout.engine.mode": "compile", "rollout.engine.decode_compile": False}
 
 NFT_L = "sd3-image-nft-compile-pickscore"
@@ -42,7 +43,7 @@ STAGES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "sd3-m-nft-baseline": ("sd3-m", "sd3-image-nft", EAGER | {MINI_BATCH: 9}),
     "sd3-m-nft": ("sd3-m", "sd3-image-nft", FAST | ROLLOUT | {MINI_BATCH: 24}),
     "sd3-l-nft-baseline": ("sd3-l", NFT_L, EAGER | {MINI_BATCH: 4}),
-    "sd3-l-nft": ("sd3-l", NFT_L, FAST | ROLLOUT | {MINI_BATCH: 4}),
+    "sd3-l-nft": ("sd3-l", NFT_L, FAST | ONE_MODEL | {MINI_BATCH: 4}),
     "flux1-sft-lora-baseline": ("flux1", "flux1-image-sft-lora", SFT_EAGER),
     "flux1-sft-lora": ("flux1", "flux1-image-sft-lora", FAST | {MINI_BATCH: 2}),
 }
@@ -171,7 +172,7 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=2, help="the first warms up and compiles")
     parser.add_argument("--fraction", type=float, default=0.1, help="of the timesteps that are trained")
     parser.add_argument("--reward-seconds", type=float, default=0.0)
-    parser.add_argument("--limit", type=float, default=75.0, help="seconds that a stage may take")
+    parser.add_argument("--limit", type=float, default=100.0, help="seconds that a stage may take")
     parser.add_argument("--text-layers", type=int, default=2)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--tiny", action="store_true")

@@ -240,6 +240,23 @@ def test_compiled_blocks_are_compiled_once(make):
     assert compiled_graphs() == before
 
 
+def test_ranks_are_filled_up_without_a_trace(make):
+    # Reference: PEFT's own layers; what layers share on GPUs leaves these families' attention as it is.
+    from sanarl.models.fused import PaddedLora, fuse
+
+    found = []
+    for shares in (False, True):
+        policy = moved(make())
+        if shares:
+            fuse(policy.model.transformer)
+            assert any(isinstance(m, PaddedLora) for m in policy.model.transformer.modules())
+        v = policy.velocity(*asked(policy))
+        v.square().mean().backward()
+        policy.collect_gradients()
+        found.append([v.detach(), *(m.grad for m in policy.masters)])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
+
+
 def test_conditions_are_joined_row_by_row(make):
     # Reference: rows picked by hand; one row may serve all samples.
     policy = make()

@@ -45,6 +45,7 @@ def runs(family, folder, toml, run_text, tmp_path_factory):
             if task == "nft":
                 keys += ["rollout.engine.mode=emulated_fp8", "rollout.engine.min_dim=0", "logging.report_mfu=true"]
                 keys += ['rollout.engine.skip_modules=["norm", "embed"]', "rollout.n_candidates=6"]
+                keys += ['policy.memory_plan="auto"']
             if task == "sft-lora":
                 keys.append(f"{CACHE}={parent / 'cache'}")
             made[task] = run_text(toml(task, place), place, *keys)
@@ -109,6 +110,17 @@ def test_commands_take_a_run_and_a_model(runs, family, folder, sanarl, tmp_path)
     exec(code.replace("PATH", str(tmp_path / "diffusers")).replace('"picture.png"', f'"{tmp_path / "p.png"}"'), scope)
     assert (tmp_path / "p.png").is_file()
     assert type(scope["pipe"]).__name__ == {"sd3": "StableDiffusion3Pipeline", "flux": "FluxPipeline"}[family]
+
+
+def test_memory_is_predicted_from_the_familys_own_shapes(runs):
+    # Reference: the transformer's parameters at 4 bytes; everything else is the family's own pass on shapes alone.
+    told = json.loads((runs("nft").folder / "memory.json").read_text(encoding="utf-8"))
+    assert told["memory_plan"] == "auto"
+    held, phases = told["predicted"]["held"], told["predicted"]["phases"]
+    assert held["transformer"] > 4 * 24_000
+    assert (
+        min(phases[name] for name in ("training pass", "rollout: sampling", "rollout: decoding", "text encoding")) > 0
+    )
 
 
 def test_a_dry_run_says_what_it_takes(folder, toml, sanarl, tmp_path):
