@@ -1,4 +1,4 @@
-"""sanarl post-trains SANA image and video diffusion models: fine-tuning, LoRA and reinforcement learning.
+"""sanarl post-trains SANA, Stable Diffusion 3.5 and FLUX.1: fine-tuning, LoRA and reinforcement learning.
 
 The public names of Python programs; everything else may change:
 

@@ -36,7 +36,7 @@ def _version(asked: bool) -> None:
 def _root(
     _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
-    """Post-train SANA image and video diffusion models from one TOML preset.
+    """Post-train SANA for pictures and video, Stable Diffusion 3.5 and FLUX.1 from one TOML preset.
 
     Every command has examples under its own --help. NO_COLOR turns colours off.
     """

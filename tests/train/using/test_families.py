@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -129,3 +130,28 @@ def test_a_dry_run_says_what_it_takes(folder, toml, sanarl, tmp_path):
     done = sanarl("train", "--config", file, "--dry-run", "--set", f"policy.model_name_or_path={folder}")
     assert done.code == 0, done.err
     assert "a save takes about" in done.out + done.err
+
+
+@pytest.mark.parametrize("name", ["image-sft", "image-sft-lora", "medium-nft"])
+def test_cosmos_presets_for_sd3_run(name, random_family, run_text, tmp_path):
+    """With a small model, its size and rank, data that are there and no service; every other value is theirs."""
+    here = Path(__file__).parents[2]
+    text = (here / "config" / "data" / "presets" / f"stable-diffusion-3-5-{name}.toml").read_text(encoding="utf-8")
+    random_family("sd3").save_pretrained(tmp_path / "sd3")
+    keys = [f"policy.model_name_or_path={tmp_path / 'sd3'}", "policy.diffusers.inference_size=[64,64]"]
+    keys += [f"train.output_dir={tmp_path / 'run'}", "train.max_num_steps=1", "train.epoch=100", "logging.logger=[]"]
+    keys += ["policy.diffusers.sample.num_steps=2", "policy.diffusers.sample.eval_num_steps=2"]
+    keys += ["train.train_policy.dataset.name=shapes", "validation.dataset.name=shapes", "guards.enable=false"]
+    keys += ["validation.num_prompts=2", "policy.parallelism.dp_shard_size=1"]
+    keys += [] if name == "image-sft" else ["policy.lora.r=4"]
+    keys += [f'{table}.dataset.local_dir=""' for table in ("train.train_policy", "validation")]
+    if name == "medium-nft":
+        keys += ["train.train_policy.use_remote_reward=false", "train.train_policy.reward_function={shapes=1.0}"]
+        keys += ["train.train_batch_per_replica=8", "rollout.n_generation=4"]
+        keys += ["train.train_policy.batch_size_per_optimize=8"]
+    run = run_text(text, tmp_path / "run", *keys)
+    assert run.code == 0
+    (step,) = (line for line in run.metrics if line["step"] == 1)
+    assert math.isfinite(step["loss"])
+    assert step["grad_norm"] > 0
+    assert (run.folder / "safetensors" / "step_1").is_dir()
