@@ -19,9 +19,9 @@ Result = dict[str, Any]
 
 
 def newest(pattern: str) -> Result | None:
-    """The newest result on a card that fits, by the date in its name."""
+    """The newest result on a card that fits, by the date in its name; of one day that of the most ranks."""
     found = [file for file in RESULTS.glob(pattern) if "_cpu_" not in file.name]
-    file = max(found, key=lambda file: file.stem[-10:], default=None)
+    file = max(found, key=lambda file: (file.stem[-10:], file.name), default=None)
     return None if file is None else json.loads(file.read_text(encoding="utf-8"))
 
 
@@ -106,7 +106,17 @@ def resume(result: Result) -> str:
 def scale(result: Result) -> str:
     """Every variant of benchmarks/scale.py by its ranks."""
     lines: list[list[object]] = [
-        ["variant", "GPUs", "samples", "step, s", "samples/s", "efficiency", "summing gradients, ms", "GiB a GPU"]
+        [
+            "variant",
+            "GPUs",
+            "samples",
+            "step, s",
+            "samples/s",
+            "efficiency",
+            "an hour",
+            "summing gradients, ms",
+            "GiB a GPU",
+        ]
     ]
     for run in result["runs"]:
         if "medians" not in run or run["name"].startswith("equal-"):
@@ -120,11 +130,21 @@ def scale(result: Result) -> str:
                 f"{run['medians']['time/step']:.2f}",
                 f"{run['samples_a_second']:.2f}",
                 "" if efficiency is None else f"{efficiency:.1%}",
+                hourly(run),
                 run.get("gradient_sum_ms", ""),
                 max(run["memory_peak_gib"]),
             ]
         )
     return f"{about(result)}{rows(lines)}"
+
+
+def hourly(run: Result) -> str:
+    """Samples an hour with all timesteps of sana-image-nft."""
+    if not run["name"].startswith("nft"):
+        return ""
+    medians = run["medians"]
+    step = medians["time/step"] + medians["time/train"] * (TIMESTEPS / run["timesteps"] - 1)
+    return f"{round(3600 * run['samples_a_step'] / step, -2):,.0f}"
 
 
 def losses(result: Result) -> str:

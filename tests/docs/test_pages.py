@@ -101,4 +101,6 @@ def test_a_result_fills_its_tables(monkeypatch, tmp_path):
     assert "| `nft` | 70 | 90 | 160 | 22,500 |" in found
     assert "*Not measured on a card yet: `benchmarks/scale.py`.*" in found
     assert "old" not in found
+    scaled = run | {"medians": {"time/step": 1.0, "time/train": 0.3}}
+    assert tables.hourly(scaled) == "22,500"  # 10 samples in 1 + 0.3 * 2 s
     assert tables.filled(found) == found
