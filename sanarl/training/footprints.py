@@ -65,7 +65,7 @@ class Footprint:
 
     def training(self, config: Config, how: Checkpointing, mini_batch: int) -> int:
         """Forward and backward pass of a mini-batch, and gradients."""
-        guided = config.task == "flowgrpo" and config.policy.diffusers.sample.guidance_scale > 1
+        guided = config.task == "flowgrpo" and self._guided(config)
         found, gradients = self.passes.training(how, mini_batch, guided), self._gradients()
         share, master, transformer = self._share(config), self._master(config), self.passes.transformer
         if config.train.compile:
@@ -176,7 +176,11 @@ class Footprint:
         }
 
     def _sampling(self, config: Config, batch: int) -> int:
-        return self.passes.sampling(batch, config.policy.diffusers.sample.guidance_scale > 1)
+        return self.passes.sampling(batch, self._guided(config))
+
+    def _guided(self, config: Config) -> bool:
+        """Whether a prediction is made of two passes."""
+        return config.policy.diffusers.sample.guidance_scale > 1 and not self.passes.model.embeds_guidance
 
     def _decoding(self, config: Config, batch: int) -> int:
         return self.passes.decoding(_vae_dtype(config), batch, config.policy.diffusers.vae_tiles is True)

@@ -83,6 +83,7 @@ def train(job: Job, loader: Loader, scoring: Scoring | RemoteScoring, setup: Set
                 metrics |= pool_metrics(drawn, batch) | picture_metrics(drawn.found, drawn.groups, world)
                 show(job, sheet, step)
                 say(job, metrics, step)
+                del drawn, batch  # what follows needs their memory
                 metrics = job.conclude(step, metrics)
             session.log(step, metrics)
     return session.signals.exit_code
