@@ -107,6 +107,7 @@ def compile_each(blocks: list[nn.Module], **options: Any) -> None:
     copy are more of them; past its limit of 8 torch falls back to eager in silence.
     """
     dynamo = torch._dynamo.config
-    dynamo.recompile_limit = max(dynamo.recompile_limit, GRAPHS)
+    limit = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"  # torch 2.6's name
+    setattr(dynamo, limit, max(getattr(dynamo, limit), GRAPHS))
     for block in blocks:
         block.compile(**options)

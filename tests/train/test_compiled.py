@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from sanarl.config import load
+from sanarl.models.base import GRAPHS
 from sanarl.models.replicas import compiled_graphs
 from sanarl.runtime.world import World
 from sanarl.training import build, modelling
@@ -45,6 +46,7 @@ def test_value_sets_switch_without_compiling_anew(toml, tmp_path, fused):
         modelling.compile_blocks(made.model.transformer, torch.device("cpu"), backend="aot_eager")
         torch.testing.assert_close(passes(), eager, rtol=1e-4, atol=1e-6)
         graphs = compiled_graphs()
+        assert torch._dynamo.config.recompile_limit >= GRAPHS  # past it torch falls back to eager in silence
         assert 1 <= graphs <= 2 * len(made.model.transformer.transformer_blocks)
         for values in (policy.masters, policy.sets["old"]):
             for value in values:
