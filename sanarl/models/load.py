@@ -179,9 +179,12 @@ def _kind(name: str, revision: str | None) -> str:
 def _from_pretrained(settings: ModelSettings) -> Any:
     name = settings.name_or_path
     _kind(name, settings.revision)
+    # What a pipeline was saved without must be named, or diffusers misses it.
+    absent = {part: None for part, found in _index(name, settings.revision).items() if found == [None, None]}
     try:
         return DiffusionPipeline.from_pretrained(
             name,
+            **absent,
             revision=settings.revision,
             dtype=settings.dtypes,
             local_files_only=_local_only(name, settings.revision),

@@ -92,7 +92,8 @@ def _loaded(policy: Policy, folder: Path, target: Target, fresh: Callable[[], nn
     if target == "peft":
         return PeftModel.from_pretrained(fresh(), folder, is_trainable=False).eval()
     if (folder / "model_index.json").is_file():
-        found = type(pipeline).from_pretrained(folder, dtype={"transformer": transformer.dtype})
+        absent = {name: None for name, part in pipeline.components.items() if part is None}
+        found = type(pipeline).from_pretrained(folder, dtype={"transformer": transformer.dtype}, **absent)
         return found.transformer.to(transformer.device)
     own = type(pipeline)(**(pipeline.components | {"transformer": fresh()}))
     own.load_lora_weights(folder)

@@ -108,3 +108,18 @@ def test_a_video_pipeline_is_loaded_from_a_folder(tmp_path):
     random_video_pipeline().save_pretrained(tmp_path)
     model = load_model(settings(tmp_path, modality="video", frames=9), CPU)
     assert model.latent_shape == (4, 3, 4, 4)
+
+
+@pytest.mark.parametrize("encoders", [(True, True, False), (False, True, True), (False, False, False)])
+def test_sd3_is_loaded_without_some_of_its_text_encoders(random_family, tmp_path, encoders):
+    # Reference: the pipeline that was saved.
+    from sanarl.models.base import Use
+    from sanarl.models.sd3 import StableDiffusion3
+
+    pipeline = random_family("sd3", encoders=encoders)
+    pipeline.save_pretrained(tmp_path)
+    found = load_model(settings(tmp_path, size=(32, 32)), CPU).encode_prompts(["a red circle", ""])
+    use = Use((32, 32), CPU, max_prompt_length=settings(tmp_path).max_prompt_length)
+    wanted = StableDiffusion3(pipeline, use).encode_prompts(["a red circle", ""])
+    torch.testing.assert_close(found.embeds, wanted.embeds)
+    torch.testing.assert_close(found.pooled, wanted.pooled)
