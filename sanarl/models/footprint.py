@@ -44,6 +44,9 @@ def shadow(module: nn.Module) -> Any:
         empty = torch.empty_like(tensor, device="meta")
         is_parameter = isinstance(tensor, nn.Parameter)
         memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
+    for value in (value for part in module.modules() for value in vars(part).values()):
+        if isinstance(value, Tensor):  # a table beside the buffers; shadows compute where there is no device
+            memo[id(value)] = torch.zeros(value.shape, dtype=value.dtype)
     return copy.deepcopy(module, memo)
 
 

@@ -59,6 +59,18 @@ def test_no_storage_is_made_and_the_module_stays_as_it_is():
     assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
 
 
+def test_tables_beside_the_buffers_come_along_without_their_device():
+    class Tabled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.ones(64, device="meta")
+
+        def forward(self, x):
+            return x + self.table
+
+    assert run(shadow(Tabled()), 64).peak == 16 * KIB
+
+
 def test_what_a_convolution_takes_for_its_layout():
     layer = shadow(nn.Conv2d(4, 8, 3, padding=1, bias=False))
 
