@@ -151,6 +151,14 @@ def overrides(
     return sets
 
 
+def complete(lines: list[dict[str, float]], steps: int) -> None:
+    """Raise where a run ended early, as after a signal, or left steps out: its figures would be of something else."""
+    if len(lines) < steps:
+        raise RuntimeError(f"ended after {len(lines)} of {steps} steps")
+    if left_out := [number for number, line in enumerate(lines, 1) if "loss" not in line]:
+        raise RuntimeError(f"steps {left_out} were left out: a loss or gradient is not finite")
+
+
 class Bench:
     """This rank, and the models, made anew for every variant."""
 
@@ -228,6 +236,7 @@ class Bench:
             plan = made.plan
         if not lines:  # not the main rank
             return {}
+        complete(lines, config.train.max_num_steps)
         timed = lines[warm:] or lines
         seconds = {
             key: statistics.median(line[key] for line in timed)

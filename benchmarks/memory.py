@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from full_size import Bench, constant_time, get_dataset, overrides  # noqa: F401  # two are named in configurations
+from full_size import Bench, complete, constant_time, get_dataset, overrides  # noqa: F401  # two are named in configurations
 from stages import head, keep
 
 from sanarl.rewards.scorers.clip import Clip, PickScore
@@ -211,6 +211,7 @@ class Memory(Bench):
                 lines, _ = run.measured(made, config.train.max_num_steps)
             finally:
                 self._cap(None)
+            complete(lines, config.train.max_num_steps)
             watch.switch("end")
             if card is not None:
                 found["passes_on_a_card_of_gib"] = card

@@ -23,6 +23,8 @@ class StepGuard:
     limit: int
     in_a_row: int = 0
     total: int = 0
+    culprit: str = field(default="", init=False)
+    """What was not finite in the last step that was left out."""
 
     def passed(self) -> None:
         """A step was taken."""
@@ -34,7 +36,7 @@ class StepGuard:
         Raises:
             NotFinite: when it was the last one allowed in a row.
         """
-        self.in_a_row, self.total = self.in_a_row + 1, self.total + 1
+        self.in_a_row, self.total, self.culprit = self.in_a_row + 1, self.total + 1, culprit
         if self.in_a_row >= self.limit:
             raise NotFinite(
                 f"step {step}: {culprit} is not finite, and {self.in_a_row} optimiser steps in a row were left out for "

@@ -72,7 +72,7 @@ class Job:
         self.optimizer.zero_grad(set_to_none=True)  # what comes before the next step needs their memory
         skipped = {"skipped_steps": float(self.guard.total)}
         if metrics is None:
-            self.session.console.line(f"step {step}: left out, a loss or gradient is not finite")
+            self.session.console.line(f"step {step}: left out, {self.guard.culprit} is not finite")
             return skipped
         progress.updates += 1
         if self.ema is not None:

@@ -222,3 +222,17 @@ def test_stages_of_the_other_families(tmp_path):
     ]
     twice = [{**runs[0], "name": "sd3-m-nft", "ms_a_sample": 2 * runs[0]["ms_a_sample"]}, runs[0]]
     assert bench.ratios(twice) == {"sd3-m-nft": {"inner_step": 1.0, "step": 2.0, "rollout": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([{"loss": 1.0}], "ended after 1 of 2 steps"),
+        ([{"loss": 1.0}, {"skipped_steps": 1.0}], r"steps \[2\] were left out"),
+    ],
+)
+def test_a_run_that_is_not_whole_gives_no_figures(lines, said):
+    bench = loaded("full_size")
+    bench.complete([{"loss": 1.0}] * 2, 2)
+    with pytest.raises(RuntimeError, match=said):
+        bench.complete(lines, 2)

@@ -135,6 +135,7 @@ def test_a_step_that_is_not_finite_leaves_everything_as_it_was(kind):
     assert all(torch.equal(optimizer.state[line.masters[0]][k], v) for k, v in state.items())
     assert line.moves == 1
     assert (guard.in_a_row, guard.total) == (1, 1)
+    assert guard.culprit == ("the gradient's norm" if kind == "gradient" else "the loss of term 1")
     metrics = take(line, squares(line, [3.0]), optimizer, guard)
     assert metrics is not None
     assert torch.isfinite(line.masters[0]).all()
