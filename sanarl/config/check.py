@@ -51,9 +51,22 @@ def _model(config: Config, _: Set[str]) -> Iterator[Finding]:
     if config.train.compile and config.policy.lora is None and config.policy.parallelism.dp_shard_size > 1:
         text = "found true; accepted false: weights that ranks share are not compiled"
         yield fault("train.compile", text, "policy.parallelism.dp_shard_size")
+    yield from _encode_ahead(config)
     if config.policy.lora is None and config.is_rl:
         text = f"missing: {config.grpo.trainer_type} trains an adapter; write the table [policy.lora]"
         yield fault("policy.lora", text)
+
+
+def _encode_ahead(config: Config) -> Iterator[Finding]:
+    key, why = "train.encode_ahead", "found true; accepted false: "
+    if not config.train.encode_ahead:
+        return
+    if config.is_rl:
+        yield fault(key, f"{why}only fine-tuning encodes items", "train.train_policy.trainer_type")
+    if config.data.cache is not None:
+        yield fault(key, f"{why}what is cached is not encoded again", "data.cache")
+    if config.policy.diffusers.offload:
+        yield fault(key, f"{why}the encoders wait on the CPU", "policy.diffusers.offload")
 
 
 def _upload(config: Config) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The latents and embeddings of the next step, computed beside the training of this one where the device has room."""
+"""The latents and embeddings of the next step, computed beside the training of this one where that is asked for."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -70,17 +70,20 @@ class Ahead:
     def begin(self, step: int) -> None:
         """Begin with a step that will follow."""
         if self._thread is not None:
-            self._next = step, self._thread.submit(self._work, step)
+            # What the stream of training was given so far, the models' weights among it, comes first.
+            ready = None if self._stream is None else torch.cuda.current_stream(self.device).record_event()
+            self._next = step, self._thread.submit(self._work, step, ready)
 
     def settle(self) -> None:
         """Wait until nothing is done ahead: others need the models; failures wait for their step."""
         if self._next is not None:
             self._next[1].exception()
 
-    def _work(self, step: int) -> tuple[list[Item], Encoded, Any]:
+    def _work(self, step: int, ready: Any) -> tuple[list[Item], Encoded, Any]:
         items = self.take(step)
         if self._stream is None:
             return items, self.encode(step, items), None
         with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+            self._stream.wait_event(ready)
             encoded = self.encode(step, items)
             return items, encoded, self._stream.record_event()

@@ -59,7 +59,7 @@ class Footprint:
     def predict(self, config: Config, how: Checkpointing, mini_batch: int) -> Prediction:
         """The run that ``config`` describes: the one at hand, or with other batch sizes, dtypes and places."""
         phases, training = self._phases(config), self.training(config, how, mini_batch)
-        if settings.encodes_ahead(config, torch.device("cuda")):
+        if config.train.encode_ahead:
             training += max(phases["text encoding"], phases["encoding of media"])
         return Prediction(self._held(config), phases | {"training pass": training}, mini_batch, how)
 

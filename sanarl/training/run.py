@@ -128,8 +128,8 @@ def _loop(made: Parts, job: Job) -> int:
         if config.is_rl:
             setup = settings.rl_setup(config, made.model.flow_shift, made.plan.mini_batch)
             return rl.train(job, loader, made.training_rewards, setup)
-        works_ahead = settings.encodes_ahead(config, made.world.device)
-        return sft_loop.train(job, loader, settings.sft_setup(config, made.plan.mini_batch), works_ahead)
+        setup = settings.sft_setup(config, made.plan.mini_batch)
+        return sft_loop.train(job, loader, setup, config.train.encode_ahead)
 
 
 def _recorded(made: Parts, job: Job) -> int:

@@ -155,12 +155,6 @@ def sft_setup(config: Config, mini_batch: int | None = None) -> sft_loop.Setup:
     return sft_loop.Setup(config.samples_per_step, settings, config.train.seed, config.sft.mini_batch)
 
 
-def encodes_ahead(config: Config, device: torch.device) -> bool:
-    """Whether fine-tuning encodes the next step's items while it trains: where the models stay on a GPU for it."""
-    stays = config.data.cache is None and not config.policy.diffusers.offload
-    return device.type == "cuda" and stays and not config.is_rl
-
-
 def nft_settings(config: Config) -> nft.Settings:
     """DiffusionNFT's numbers."""
     diffusers, grpo = config.policy.diffusers, config.grpo

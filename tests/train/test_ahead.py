@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from sanarl.errors import UserError
-from sanarl.training import settings
 from sanarl.training.ahead import Ahead, Encoded
 from sanarl.types import Cond
 
@@ -23,30 +22,8 @@ def test_a_run_that_works_ahead_is_the_same(train, baseline, same, monkeypatch):
         inner(self, *arguments)
 
     monkeypatch.setattr(Encoded, "__init__", seen)
-    monkeypatch.setattr(settings, "encodes_ahead", lambda _config, _device: True)
-    same(train("sft-lora"), baseline("sft-lora"))
+    same(train("sft-lora", "train.encode_ahead=true"), baseline("sft-lora"))
     assert threads == {"MainThread", "encode"}
-
-
-def test_where_it_works_ahead(lab_config):
-    gpu = torch.device("cuda")
-    assert settings.encodes_ahead(lab_config("sft"), gpu)
-    assert not settings.encodes_ahead(lab_config("sft"), CPU)
-    assert not settings.encodes_ahead(lab_config("sft", "policy.diffusers.offload=true"), gpu)
-    assert not settings.encodes_ahead(lab_config("sft", "data.cache=some"), gpu)
-    assert not settings.encodes_ahead(lab_config("nft"), gpu)
-
-
-@pytest.fixture
-def lab_config(toml, tmp_path):
-    from sanarl.config import load
-
-    def loaded(task, *overrides):
-        file = tmp_path / "run.toml"
-        file.write_text(toml(task, tmp_path / "out"), encoding="utf-8")
-        return load(file, overrides).config
-
-    return loaded
 
 
 def test_an_item_that_cannot_be_read_is_told_of_by_its_own_step():

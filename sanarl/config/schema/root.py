@@ -35,6 +35,7 @@ MAY_CHANGE = (
     "validation",
     "train.ckpt",
     "train.compile",
+    "train.encode_ahead",
     "train.epoch",
     "train.fsdp_offload",
     "train.fsdp_reshard_after_forward",

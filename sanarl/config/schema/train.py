@@ -163,6 +163,9 @@ class Train(Table):
     """Do once what layers of SANA share: adapter products of query, key and value, with ranks filled up to multiples
     of 16; keys and values of captions for rows of one prompt. Other rounding, nothing else. "auto": on GPUs in
     bfloat16."""
+    encode_ahead: bool = False
+    """Fine-tuning without a cache: encode the items of the next step in a thread of its own, on a GPU on a stream of
+    its own, while one trains. Changes no result; takes the memory of both at once. The stream was never run."""
     fsdp_reduce_dtype: Literal["float32", "bfloat16"] = "float32"
     """In which gradients are summed over ranks that share the weights of full fine-tuning."""
     fsdp_reshard_after_forward: Literal["default", "always", "never"] = "default"

@@ -1,6 +1,7 @@
 """[train] without its task: each case shows its key being honoured, or the value refused."""
 
 import math
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from sanarl.config import ConfigError
 from sanarl.errors import UserError
 from sanarl.models.fused import PaddedLora
 from sanarl.training import modelling
+from sanarl.training.ahead import Encoded
 
 honours = pytest.mark.honours
 STOPPING = str(Path(__file__).parents[1] / "stopping.py")
@@ -210,8 +212,8 @@ def test_time_limit(lab, tmp_path):
 def test_steps_that_are_not_finite(lab, tmp_path, most):
     saved = lab.quick("sft-lora", "train.ckpt.export_safetensors=true").folder / "safetensors" / "step_1"
     values = load_file(saved / "pytorch_lora_weights.safetensors")
-    save_file({name: value * float("nan") for name, value in values.items()}, tmp_path / "nan.safetensors")
-    keys = f'policy.lora.lora_path="{tmp_path / "nan.safetensors"}"', "policy.lora.lora_alpha=4"
+    save_file({name: value * 1e30 for name, value in values.items()}, tmp_path / "huge.safetensors")
+    keys = f'policy.lora.lora_path="{tmp_path / "huge.safetensors"}"', "policy.lora.lora_alpha=4"
     with pytest.raises(UserError, match=rf"step {most}: .* not finite, and {most} optimiser steps in a row"):
         lab.fresh("sft-lora", *keys, "train.max_num_steps=3", f"train.max_skipped_steps={most}")
 
@@ -302,6 +304,36 @@ def test_compiled_blocks(lab):
         with lab.parts("sft-lora", f"train.compile={word}") as made:
             blocks = made.model.transformer.transformer_blocks
             assert [block._compiled_call_impl is not None for block in blocks] == [compiled] * len(blocks)
+
+
+@honours("train.encode_ahead")
+@pytest.mark.parametrize("asked", [True, False])
+def test_encoding_ahead(lab, monkeypatch, asked):
+    # test_ahead.py has the numbers.
+    threads = set()
+    inner = Encoded.__init__
+
+    def seen(self, *arguments):
+        threads.add(threading.current_thread().name.partition("_")[0])
+        inner(self, *arguments)
+
+    monkeypatch.setattr(Encoded, "__init__", seen)
+    lab.quick("sft-lora", f"train.encode_ahead={str(asked).lower()}", "train.max_num_steps=2")
+    assert threads == ({"MainThread", "encode"} if asked else {"MainThread"})
+
+
+@honours("train.encode_ahead")
+@pytest.mark.parametrize(
+    ("task", "override", "said"),
+    [
+        ("nft", "train.seed=0", "only fine-tuning encodes items"),
+        ("sft", "data.cache=some", "what is cached is not encoded again"),
+        ("sft", "policy.diffusers.offload=true", "the encoders wait on the CPU"),
+    ],
+)
+def test_encoding_ahead_needs_encoders_at_hand(lab, task, override, said):
+    with pytest.raises(ConfigError, match=f"train.encode_ahead: found true; accepted false: {said}"):
+        lab.loaded(task, "train.encode_ahead=true", override)
 
 
 @honours("train.fuse")
