@@ -150,6 +150,47 @@ class Families(Bench):
         sets = [*overrides(preset, keys, SAMPLES[self.model], asked.steps, asked.tiny), *asked.set]
         return {"model": self.model} | self.measure(name, preset, sets, asked.limit)
 
+    def probe(self, name: str, asked: argparse.Namespace) -> dict[str, Any]:
+        """Sizes of values through one training pass in eager mode, place by place; null where one is not finite."""
+        import torch
+
+        from sanarl.config import load
+        from sanarl.training.modelling import build_policy, model_settings
+
+        self.model, preset, own = STAGES[name]
+        keys = {"policy.diffusers.dtype": "bfloat16", "train.compile": False} | own
+        config = load(preset, overrides(preset, keys, SAMPLES[self.model], 1, asked.tiny)).config
+        model = self.load(model_settings(config), self.device)
+        policy, found = build_policy(config, model), {}
+
+        def saw(place: str, value: Any) -> None:
+            for number, tensor in enumerate(value if isinstance(value, tuple) else [value]):
+                if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+                    size = tensor.detach().float().square().mean().sqrt().item()
+                    found[f"{place}:{number}"] = round(size, 4) if size == size and size != float("inf") else None
+
+        for place, block in model.transformer.named_modules():
+            if place.count(".") < 2 and place:
+                block.register_forward_hook(lambda _, __, out, place=place: saw(place, out))
+        media = torch.rand(1, 1, 3, *config.policy.diffusers.inference_size)
+        x0, cond = model.encode_media(media, 1), model.encode_prompts(["a quiet harbour"])
+        saw("latents", x0)
+        saw("embeddings", (cond.embeds, cond.pooled))
+        sigma = torch.full((1,), 0.5, device=self.device)
+        v = policy.velocity(x0 / 2 + torch.randn_like(x0) / 2, sigma, cond)
+        saw("velocity", v)
+        v.square().mean().backward()
+        for place, p in model.transformer.named_parameters():
+            if p.grad is not None:
+                saw(f"gradient of {place}", p.grad)
+        wrong = [place for place, size in found.items() if size is None]
+        return {
+            "name": name,
+            "places": len(found),
+            "first_not_finite": wrong[:5],
+            "last": dict(list(found.items())[-3:]),
+        }
+
 
 def ratios(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Every stage's time as a share of its baseline's: a trained timestep, and the step with its rollout."""
@@ -176,6 +217,8 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--text-layers", type=int, default=2)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--probe", action="store_true", help="only say where values stop being finite, in eager mode")
+    parser.add_argument("--no-cudnn-attention", action="store_true", help="leave attention to torch's other kernels")
     parser.add_argument("--write", type=Path, nargs="?", const=RESULTS)
     return parser.parse_args(arguments)
 
@@ -185,7 +228,16 @@ def main(arguments: list[str] | None = None) -> int:
     asked = options(arguments)
     started = time.perf_counter()
     bench = Families(asked.tiny, asked.text_layers, asked.reward_seconds)
+    if asked.no_cudnn_attention:
+        import torch
+
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    if asked.probe:
+        for name in asked.only:
+            print(json.dumps(bench.probe(name, asked)), flush=True)
+        return 0
     start = head("families_full_size", bench.card) | {
+        "cudnn_attention": not asked.no_cudnn_attention,
         "weights": "random; tiny" if asked.tiny else "random, shapes of SD3.5-M, SD3.5-L and FLUX.1-dev",
         "text_encoders": "tiny" if asked.tiny else f"published widths, {asked.text_layers} layers each",
     }

@@ -224,6 +224,21 @@ def test_stages_of_the_other_families(tmp_path):
     assert bench.ratios(twice) == {"sd3-m-nft": {"inner_step": 1.0, "step": 2.0, "rollout": 1.0}}
 
 
+def test_where_values_stop_being_finite_is_found(monkeypatch, capsys):
+    # A block that gives infinities is the first place that is named; without one no place is.
+    from diffusers.models.transformers.transformer_flux import FluxSingleTransformerBlock as Block
+
+    bench = loaded("families_full_size")
+    arguments = ["--tiny", "--probe", "--only", "flux1-sft-lora-baseline"]
+    assert bench.main(arguments) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["first_not_finite"] == []
+    forward = Block.forward
+    monkeypatch.setattr(Block, "forward", lambda *a, **n: tuple(x / 0 for x in forward(*a, **n)))
+    assert bench.main(arguments) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["first_not_finite"][0] == "single_transformer_blocks.0:0"
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
