@@ -194,7 +194,8 @@ class Memory(Bench):
         import torch
 
         from sanarl.config import load
-        from sanarl.training import build, planning, run, shortage
+        from sanarl.training import build, run
+        from sanarl.training.memory import planning, shortage
 
         card, preset, *_ = CONFIGURATIONS[name]
         config = load(preset, sets).config

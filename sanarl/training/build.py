@@ -25,16 +25,17 @@ from sanarl.runtime.optim import Ema
 from sanarl.runtime.session import Session
 from sanarl.runtime.step import StepGuard
 from sanarl.runtime.world import World
-from sanarl.training import engine, metering, planning, rewarding, settings, trackers, watching
+from sanarl.training import engine, metering, rewarding, settings, trackers, watching
 from sanarl.training.cached import cached, without_known_media
 from sanarl.training.card import Card
 from sanarl.training.engine import Engine
 from sanarl.training.fitting import check_fits
-from sanarl.training.footprints import Footprint
 from sanarl.training.job import Job
+from sanarl.training.memory import planning
+from sanarl.training.memory.footprints import Footprint
+from sanarl.training.memory.passes import Passes, text_like, transformer_shadow
+from sanarl.training.memory.planning import MemoryPlan
 from sanarl.training.modelling import build_policy, model_settings
-from sanarl.training.passes import Passes, text_like, transformer_shadow
-from sanarl.training.planning import MemoryPlan
 
 DEFAULT_MODULES = {"sft": "sanarl.datasets.diffusers_dataset", "grpo": "sanarl.datasets.diffusion_nft"}
 SHAPES = "sanarl.datasets.shapes"

@@ -19,10 +19,11 @@ from sanarl.runtime.session import Saving, Session
 from sanarl.runtime.signals import Signals
 from sanarl.runtime.track import Tracker
 from sanarl.runtime.world import World, peers_named
-from sanarl.training import plan, planning, rl, settings, shortage
+from sanarl.training import plan, rl, settings
 from sanarl.training import sft as sft_loop
 from sanarl.training.build import Parts, parts
 from sanarl.training.job import Job
+from sanarl.training.memory import planning, shortage
 from sanarl.training.trackers import trackers as start_trackers
 
 NOT_SAVING = Saving(enabled=False, every=1, max_keep=1, export=False, at_exit=False, beside=False, max_hours=None)

@@ -10,7 +10,8 @@ from sanarl.config import load
 from sanarl.models.footprint import num_bytes
 from sanarl.runtime import optim
 from sanarl.runtime.world import World
-from sanarl.training import build, passes, planning, settings
+from sanarl.training import build, settings
+from sanarl.training.memory import passes, planning
 
 ROUNDING = 5e-5  # as for mini-batches
 PLANS = ["as_written", "auto"]

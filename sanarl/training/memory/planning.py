@@ -11,8 +11,8 @@ from sanarl.models.policy import Policy
 from sanarl.runtime import memory
 from sanarl.runtime.session import size
 from sanarl.runtime.world import World
-from sanarl.training.footprints import Footprint
-from sanarl.training.prediction import Prediction
+from sanarl.training.memory.footprints import Footprint
+from sanarl.training.memory.prediction import Prediction
 
 ALLOCATOR = 1.08
 """Memory that torch's allocator asks the card for, over what tensors take at the peak: it cannot reuse every gap."""

@@ -18,8 +18,8 @@ from sanarl.models.text import PROMPTS_AT_ONCE
 from sanarl.runtime.sharding import sizes
 from sanarl.runtime.world import MESSAGE_BYTES
 from sanarl.training import settings
-from sanarl.training.passes import Passes
-from sanarl.training.prediction import Prediction
+from sanarl.training.memory.passes import Passes
+from sanarl.training.memory.prediction import Prediction
 
 LIBRARIES = 40 * 2**20
 """What cuBLAS keeps on a GPU for itself, through the same allocator."""

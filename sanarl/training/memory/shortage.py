@@ -13,10 +13,11 @@ from sanarl.models.checkpointing import Checkpointing
 from sanarl.rewards.mix import RewardError
 from sanarl.runtime import memory
 from sanarl.runtime.session import size
-from sanarl.training import planning, settings
+from sanarl.training import settings
 from sanarl.training.build import Parts
-from sanarl.training.footprints import Footprint
-from sanarl.training.prediction import Prediction
+from sanarl.training.memory import planning
+from sanarl.training.memory.footprints import Footprint
+from sanarl.training.memory.prediction import Prediction
 
 SETTINGS = 3
 """Settings that are named."""
