@@ -71,11 +71,11 @@ def evaluate(
     what = scoring.plan(opened, plan, names, base)
     parent = opened.run.path if opened.run is not None else Path()
     folder = out if out is not None else parent / "eval" / what.digest
-    progress = scoring.Progress(folder, what)
     say = (lambda _: None) if quiet else lambda line: print(line, file=sys.stderr)
-    scored = scoring.score(opened, plan, mix, progress, say)
-    found = results.summary(scored, plan, what)
-    results.write(folder, found, scored, plan)
+    with scoring.Progress(folder, what) as progress:
+        scored = scoring.score(opened, plan, mix, progress, say)
+        found = results.summary(scored, plan, what)
+        results.write(folder, found, scored, plan)
     if as_json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
     else:

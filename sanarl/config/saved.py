@@ -22,7 +22,9 @@ def load_saved(folder: Path, overrides: Sequence[str] = ()) -> Loaded:
         if not isinstance(tree, dict):
             raise ValueError("its config is no table")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError([Fault("", f"holds no configuration of a run ({error})", str(file))]) from error
+        why = "no 'config' in it" if isinstance(error, KeyError) else error
+        text = f"holds no configuration of a run of sanarl ({why}), so {folder} is no run's folder"
+        raise ConfigError([Fault("", text, str(file))]) from error
     return load_source(Source(file, str(file), "", _set(tree), had_mark=False), overrides)
 
 

@@ -95,18 +95,23 @@ def complete(folder: Path) -> list[Path]:
     return sorted(found, key=lambda p: int(p.name.removeprefix("step_")))
 
 
-def read(path: Path, identity: str, world: World = ALONE, example: Tensor | None = None) -> dict[str, Any]:
+RESUME_ADVICE = "Choose another checkpoint with --resume PATH, or start anew with --resume never"
+
+
+def read(
+    path: Path, identity: str, world: World = ALONE, example: Tensor | None = None, advice: str = RESUME_ADVICE
+) -> dict[str, Any]:
     """The state in the checkpoint ``path``, after every check that can be made.
 
     Args:
         path: the checkpoint. identity: of the configuration that it must be of.
         world: every rank of it reads. example: a tensor cut over these ranks as those held in parts shall be; None:
             they are read whole.
+        advice: what a person may do instead, for errors.
 
     Raises:
         UserError: when it is damaged, not a checkpoint of this program, or of another configuration.
     """
-    advice = "Choose another checkpoint with --resume PATH, or start anew with --resume never"
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:

@@ -48,11 +48,16 @@ def named(asked: Asked, name: str, limit: int | None, module: str | None) -> Pro
     Raises:
         UserError: when there are none.
     """
+    if not name.strip():
+        raise UserError(
+            "--prompts: found a blank name; accepted: a file (.txt, .jsonl), SET or SET:SPLIT, or validation"
+        )
     file = Path(name)
     if file.is_file():
         items = read_metadata(file) if file.suffix == ".jsonl" else read_prompts(file)
     elif file.suffix in (".txt", ".jsonl"):
-        raise UserError(f"--prompts {name}: no such file; expected one prompt a line (.txt), or JSON objects (.jsonl)")
+        found = "a folder" if file.is_dir() else "no such file"
+        raise UserError(f"--prompts {name}: {found}; expected one prompt a line (.txt), or JSON objects (.jsonl)")
     elif name == OWN:
         items = _own(asked, module)
     else:

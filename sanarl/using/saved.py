@@ -13,6 +13,8 @@ from sanarl.runtime import checkpoint
 from sanarl.runtime.folder import RunFolder
 from sanarl.training import settings
 
+ADVICE = "Choose another step with --step"
+
 
 @dataclass(frozen=True)
 class Saved:
@@ -66,16 +68,20 @@ def values_of(saved: Saved, config: Config, policy: Policy, identity: str) -> li
 def _exported(folder: Path, config: Config, policy: Policy) -> dict[str, Tensor]:
     transformer = policy.model.transformer
     if config.policy.lora is not None:
-        return read_adapter(folder, transformer, settings.lora_settings(config))
+        try:
+            return read_adapter(folder, transformer, settings.lora_settings(config))
+        except UserError as error:
+            text = str(error).removeprefix("policy.lora.lora_path: ")
+            raise UserError(f"{folder}: this export cannot be used: {text}. {ADVICE}") from error
     try:
         found = type(transformer).from_pretrained(folder / "transformer", dtype=transformer.dtype)
     except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{folder}: this export could not be loaded: {error}") from error
+        raise UserError(f"{folder}: this export cannot be used: {error}. {ADVICE}") from error
     return _complete(dict(found.named_parameters()), policy, folder)
 
 
 def _kept(path: Path, policy: Policy, identity: str) -> dict[str, Tensor]:
-    state = checkpoint.read(path, identity)
+    state = checkpoint.read(path, identity, advice=ADVICE)
     averaged = state.get("ema")
     if averaged is not None:
         if len(averaged["values"]) != len(policy.names):

@@ -1,9 +1,11 @@
 """Scores of a subject on prompts, base against trained from the same noise; goes on where it was stopped."""
 
+import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -79,41 +81,71 @@ def _fingerprint(subject: Subject) -> str:
     return digest.hexdigest()
 
 
-class Progress:
-    """``progress.jsonl``: the plan, then a line for every mini-batch that is scored. A line is whole or not there."""
+class Progress(AbstractContextManager["Progress"]):
+    """``progress.jsonl``: the plan, then a line for every mini-batch that is scored. A line is whole or not there.
+
+    The folder is this process's until the context ends.
+    """
 
     def __init__(self, folder: Path, plan: Plan):
         """Take up what was left in ``folder``.
 
         Raises:
-            UserError: when it holds the scores of another plan, or cannot be written.
+            UserError: when it holds the scores of another plan, another process scores there, or it cannot be written.
         """
         self.path, self.scored = folder / "progress.jsonl", {arm: {} for arm in plan.arms}
         document = json.loads(json.dumps(asdict(plan)))
-        lines = self._lines()
-        if lines and lines[0] != document:
-            changed = sorted(key for key in document if lines[0].get(key) != document[key])
-            raise UserError(
-                f"{folder}: holds scores of something else ({', '.join(changed)} differ); choose another --out"
-            )
-        for line in lines[1:]:
-            self.scored[line["arm"]] |= {row: scores for row, scores in zip(line["rows"], line["scores"], strict=True)}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._rewrite([document, *lines[1:]])
+            self._lock = open(folder / ".lock", "w", encoding="utf-8")  # noqa: SIM115  # closed by the context
         except OSError as error:
             raise UserError(f"--out {folder}: cannot be written: {error.strerror or error}") from error
+        try:
+            self._take_up(folder, document)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _take_up(self, folder: Path, document: dict[str, Any]) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lines = self._lines()
+            if lines and lines[0] != document:
+                changed = sorted(key for key in document if lines[0].get(key) != document[key])
+                raise UserError(
+                    f"{folder}: holds scores of something else ({', '.join(changed)} differ); choose another --out"
+                )
+            self._rewrite([document, *lines[1:]])
+        except BlockingIOError:
+            raise UserError(f"{folder}: another evaluation is at work in this folder; wait for it, or end it") from None
+        except OSError as error:
+            raise UserError(f"--out {folder}: cannot be written: {error.strerror or error}") from error
+        for line in lines[1:]:
+            self.scored[line["arm"]] |= dict(zip(line["rows"], line["scores"], strict=True))
+
+    def __exit__(self, *_: object) -> None:
+        """Let others score in this folder."""
+        self._lock.close()
 
     def _lines(self) -> list[dict[str, Any]]:
-        """What can be read; the end that a crash cut short cannot."""
-        found = []
+        """What can be read; the end that a crash cut short cannot, and what follows a line that is none."""
+        found: list[dict[str, Any]] = []
         if self.path.is_file():
-            for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
+            for text in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
                 try:
-                    found.append(json.loads(line))
+                    line = json.loads(text)
                 except ValueError:
                     break
+                if not isinstance(line, dict) or (found and not self._is_scored(line)):
+                    break
+                found.append(line)
         return found
+
+    def _is_scored(self, line: dict[str, Any]) -> bool:
+        """Whether a line is a mini-batch with its scores."""
+        rows, scores = line.get("rows"), line.get("scores")
+        lists = isinstance(rows, list) and isinstance(scores, list) and len(rows) == len(scores)
+        return lists and line.get("arm") in self.scored and all(isinstance(score, dict) for score in scores)
 
     def _rewrite(self, documents: list[dict[str, Any]]) -> None:
         partial = self.path.with_suffix(".partial")

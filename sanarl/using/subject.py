@@ -97,10 +97,11 @@ def run_folder(path: Path) -> RunFolder:
     """The run in a folder.
 
     Raises:
-        UserError: naming runs nearby, when there is none.
+        UserError: naming runs nearby, when there is none; when its configuration cannot be read.
     """
     run = RunFolder(path)
     if (path / "config.json").is_file():
+        load_saved(path)  # other programs write files of that name too
         return run
     if not path.exists():
         found = "no such folder"

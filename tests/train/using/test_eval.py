@@ -1,6 +1,7 @@
 """sanarl eval: the numbers of the trainer's evaluation, pairs, files, and going on after a kill."""
 
 import csv
+import fcntl
 import json
 import os
 import subprocess
@@ -123,6 +124,37 @@ def test_it_goes_on_after_kill_9(baseline, sanarl, tmp_path, monkeypatch):
     for name in ("result.json", "scores.csv"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert (tmp_path / "parts.txt").read_bytes() == (tmp_path / "whole.txt").read_bytes()
+
+
+def test_two_do_not_score_in_one_folder(baseline, sanarl, tmp_path):
+    # Reference: the lock that the other holds, here taken by hand.
+    asked = ["eval", baseline("nft").folder, "--prompts", "shapes:dev", "--rewards", REDNESS, "--num-prompts", 2]
+    asked += ["--out", tmp_path, "-q"]
+    with open(tmp_path / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = sanarl(*asked)
+    assert (done.code, done.err) == (
+        2,
+        f"{tmp_path}: another evaluation is at work in this folder; wait for it, or end it\n",
+    )
+    assert not (tmp_path / "progress.jsonl").exists()
+    assert sanarl(*asked).code == 0
+
+
+@pytest.mark.parametrize(
+    "line", ["[]", "3", "{}", '{"arm": "x", "rows": [0], "scores": [{}]}', '{"arm": "base", "rows": 3}']
+)
+def test_lines_that_are_no_scores_are_left_out(baseline, sanarl, tmp_path, line):
+    # Reference: the same without them.
+    asked = ["eval", baseline("nft").folder, "--prompts", "shapes:dev", "--rewards", REDNESS, "--num-prompts", 2]
+    asked += ["--out", tmp_path, "-q"]
+    assert sanarl(*asked).code == 0
+    whole = (tmp_path / "result.json").read_bytes()
+    plan = (tmp_path / "progress.jsonl").read_text().splitlines()[0]
+    (tmp_path / "progress.jsonl").write_text(f"{plan}\n{line}\n")
+    done = sanarl(*asked)
+    assert done.code == 0, done.err
+    assert (tmp_path / "result.json").read_bytes() == whole
 
 
 def test_scores_of_something_else_are_not_taken(baseline, sanarl, tmp_path):

@@ -135,6 +135,28 @@ def folder_of_nothing(desk):
 
 
 @mistake
+def run_of_another_program(desk):
+    desk.folder("theirs").joinpath("config.json").write_text('{"model_type": "sana"}')
+    return desk.sample("--run", desk.tmp / "theirs")
+
+
+@mistake
+def damaged_export(desk):
+    run = desk.copy()
+    weights = run / "safetensors" / "step_4" / "pytorch_lora_weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    return desk.sample("--run", run, "--step", 4)
+
+
+@mistake
+def damaged_checkpoint_alone(desk):
+    run = desk.copy()
+    shutil.rmtree(run / "safetensors")
+    (run / "checkpoints" / "step_4" / "state.pt").write_bytes(b"short")
+    return desk.sample("--run", run, "--step", 4)
+
+
+@mistake
 def neither_run_nor_model(desk):
     return desk.sanarl("eval", desk.folder("empty"), "--prompts", "shapes", "--rewards", "shapes")
 
@@ -152,6 +174,16 @@ def no_prompts_file(desk):
 @mistake
 def no_such_prompt_set(desk):
     return desk.sanarl("sample", "--model", "tiny-image", "--prompts", "pickscor")
+
+
+@mistake
+def blank_prompt_set(desk):
+    return desk.sanarl("sample", "--model", "tiny-image", "--prompts", "")
+
+
+@mistake
+def folder_of_prompts(desk):
+    return desk.sanarl("sample", "--model", "tiny-image", "--prompts", desk.folder("mine.txt"))
 
 
 @mistake
@@ -295,6 +327,21 @@ def unwritable_output(desk):
 @mistake
 def unwritable_samples(desk):
     return desk.sanarl("sample", "--run", desk.run, "--prompt", "a red circle", "--out", "/proc/samples")
+
+
+@mistake
+def report_into_a_folder(desk):
+    return desk.sanarl("report", desk.run, "--out", desk.folder("pages"))
+
+
+@mistake
+def port_of_reports_in_use(desk):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = desk.sanarl("report", desk.run, "--serve", "--port", port)
+    return type(done)(done.code, done.out, done.err.replace(str(port), "PORT"))
 
 
 @mistake
