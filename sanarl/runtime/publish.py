@@ -35,19 +35,30 @@ def repository(name: str) -> str:
         answer = httpx.get(
             f"{constants.ENDPOINT}/api/whoami-v2", headers={"authorization": f"Bearer {token}"}, timeout=TIMEOUT_S
         )
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last: of what no header can hold
         raise UserError(
             f"{KEY}: the hub {constants.ENDPOINT} cannot be reached ({error or type(error).__name__}); {instead}"
         ) from error
     if answer.status_code in (401, 403):
         raise UserError(f"{KEY}: the hub does not know the login here: `hf auth login` anew; {instead}")
-    if answer.status_code >= 400:
+    if answer.status_code != 200:
         raise UserError(f"{KEY}: the hub {constants.ENDPOINT} answers with HTTP {answer.status_code}; {instead}")
-    who = answer.json()
+    who = _account(answer)
+    if who is None:
+        raise UserError(f"{KEY}: what answers at {constants.ENDPOINT} is not a hub; {instead}")
     found = name if "/" in name else f"{who['name']}/{name}"
     if (problem := _problem(who, found.partition("/")[0])) is not None:
         raise UserError(f"{KEY}: {problem}; train.ckpt.hf_repo_name = {name!r}; {instead}")
     return found
+
+
+def _account(answer: httpx.Response) -> dict[str, Any] | None:
+    """Who is logged in; None when something else answered, such as the page of a network's login."""
+    try:
+        found = answer.json()
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("name"), str) else None
 
 
 def _problem(who: dict[str, Any], owner: str) -> str | None:

@@ -1,5 +1,6 @@
 """What every table of the schema shares: strictness and the value types with their bounds."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -35,11 +36,23 @@ Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
-RepositoryName = Annotated[
-    str,
-    Field(pattern=r"^[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?$", max_length=96),
-    Accepts("owner/name or a name, of letters, digits, '-', '_' and '.'"),
-]
+
+_REPOSITORY = (
+    "owner/name or a name, of at most 96 letters, digits, '-', '_' and '.' each, without '--' or '..', "
+    "without '-' or '.' at an end, and not ending in .git"
+)
+
+
+def _repository(value: str) -> str:
+    """Names as the hub takes them."""
+    parts = value.split("/")
+    sound = all(re.fullmatch(r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?", part, re.ASCII) for part in parts)
+    if len(parts) > 2 or not sound or "--" in value or ".." in value or value.endswith(".git"):
+        raise ValueError(f"accepted {_REPOSITORY}")
+    return value
+
+
+RepositoryName = Annotated[str, AfterValidator(_repository), Accepts(_REPOSITORY)]
 """Of the Hugging Face hub."""
 
 

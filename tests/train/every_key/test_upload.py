@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 
 from sanarl.config import ConfigError
 from sanarl.errors import UserError
@@ -31,6 +33,7 @@ class Hub(ThreadingHTTPServer):
             {},
             "",
         )
+        self.account, self.moved = None, False
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -51,6 +54,10 @@ class Answers(BaseHTTPRequestHandler):
     def do_GET(self):
         if self.headers.get("authorization") != "Bearer hf_known":
             self.answer({"error": "Invalid credentials"}, 401)
+        elif self.server.moved:
+            self.answer({}, 302)
+        elif self.server.account is not None:
+            self.answer(self.server.account)
         elif self.path == "/api/whoami-v2":
             token = {"role": self.server.role}
             self.answer({"name": "ann", "orgs": self.server.orgs, "auth": {"accessToken": token}})
@@ -152,6 +159,41 @@ def test_a_hub_that_is_away(hub):
     hub.server_close()
     with pytest.raises(UserError, match=f"the hub {hub.url} cannot be reached"):
         publish.repository("tiny")
+
+
+def test_something_else_that_answers_for_a_hub(hub, monkeypatch):
+    hub.account = ["a page of another kind"]
+    with pytest.raises(UserError, match=f"what answers at {hub.url} is not a hub"):
+        publish.repository("tiny")
+    hub.moved = True
+    with pytest.raises(UserError, match=f"the hub {hub.url} answers with HTTP 302"):
+        publish.repository("tiny")
+    for address in ("http://127.0.0.1:none", "garbage"):
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        with pytest.raises(UserError, match=f"the hub {address} cannot be reached"):
+            publish.repository("tiny")
+
+
+def test_a_login_that_no_header_can_hold(monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", "hf_schlüssel")
+    with pytest.raises(UserError, match=r"train\.ckpt\.upload_hf"):
+        publish.repository("tiny")
+
+
+@pytest.mark.parametrize("name", ["me/x..y", "me/x--y", "me/x.git", "x.", "-me/x", "me/", "größe", "me/" + "x" * 97])
+def test_names_that_the_hub_refuses(lab, name):
+    """huggingface_hub's own check refuses the same names."""
+    with pytest.raises(HFValidationError):
+        validate_repo_id(name)
+    with pytest.raises(ConfigError, match="accepted owner/name or a name"):
+        lab.loaded("sft-lora", *KEYS, f'train.ckpt.hf_repo_name="{name}"')
+
+
+@pytest.mark.parametrize("name", ["x", "Me_1/x.y-z_", "_a/b", "m" * 40 + "/" + "x" * 96])
+def test_names_that_the_hub_takes(lab, name):
+    validate_repo_id(name)
+    assert lab.loaded("sft-lora", *KEYS, f'train.ckpt.hf_repo_name="{name}"').config.train.ckpt.hf_repo_name == name
 
 
 def test_keys_that_contradict_an_upload(lab):
