@@ -10,6 +10,8 @@ from sanarl.report.reading import Run, read
 PAGE_MB = 12
 """No page is larger, in millions of bytes."""
 PICTURES_MB = 7
+LETTERS = 2000
+"""Of a text, such as a prompt or a line of the log; what is longer is cut."""
 POINTS = 600
 NUMBERS = 240_000
 """Points of all curves of a page together."""
@@ -26,7 +28,7 @@ def document(folders: list[Path]) -> dict[str, Any]:
     found = list(dict.fromkeys(name for curves in columns for name in curves))
     limit = max(min(POINTS, NUMBERS // max(sum(map(len, columns)), 1)), 50)
     budget = PICTURES_MB * 1_000_000 // len(runs)
-    return {
+    whole: dict[str, Any] = {
         "made": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         "runs": [
             _run(run, name, curves, limit, budget)
@@ -55,6 +57,18 @@ def document(folders: list[Path]) -> dict[str, Any]:
         "config": compare.configurations(runs),
         "environment": compare.environments(runs),
     }
+    return {key: _cut(value) for key, value in whole.items()}
+
+
+def _cut(value: Any) -> Any:
+    """The same with no text, but for pictures, longer than ``LETTERS``."""
+    if isinstance(value, dict):
+        return {(key[:LETTERS] if isinstance(key, str) else key): _cut(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cut(one) for one in value]
+    if isinstance(value, str) and len(value) > LETTERS and not value.startswith("data:image/"):
+        return f"{value[:LETTERS]} ..."
+    return value
 
 
 def _names(runs: list[Run]) -> list[str]:

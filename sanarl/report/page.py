@@ -82,10 +82,9 @@ def write(folders: list[Path], path: Path) -> int:
     Raises:
         UserError: when it cannot be written.
     """
-    if path.is_dir():
-        raise UserError(
-            f"sanarl report --out {path}: found a folder; accepted: the name of a file, such as report.html"
-        )
+    if path.exists() and not path.is_file():
+        found = "a folder" if path.is_dir() else "no plain file"
+        raise UserError(f"sanarl report --out {path}: found {found}; accepted: the name of a file, such as report.html")
     text = page(document(folders)).encode("utf-8", errors="replace")
     beside = path.with_name(f".{path.name}.partial")
     try:

@@ -10,6 +10,8 @@ from typing import Any
 from sanarl.errors import UserError
 
 LOG_LINES = 40
+LOG_BYTES = 4_000_000
+"""Of the end of log.txt that is looked at for warnings."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def read(path: Path) -> Run:
         rewards = [line for line in _json_lines(path / "rewards.jsonl", notes) if _has_step(line)]
         events = list(_json_lines(path / "events.jsonl", notes))
         config = _config(path / "config.json", notes)
-        log = _text(path / "log.txt").splitlines()
+        log = _end(path / "log.txt").splitlines()
     except PermissionError as error:
         raise UserError(f"sanarl report {path}: {error.filename} may not be read by this user") from error
     if not lines:
@@ -120,6 +122,14 @@ def read(path: Path) -> Run:
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _end(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    with open(path, "rb") as file:
+        file.seek(max(path.stat().st_size - LOG_BYTES, 0))
+        return file.read().decode("utf-8", errors="replace")
 
 
 def _json_lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from sanarl import cli
+from sanarl.errors import UserError
 from sanarl.report import document, films, names, page, pictures, prompts, series
 from sanarl.report.reading import read, resolve
 from sanarl.report.serve import server
@@ -215,6 +216,33 @@ def test_a_long_run_stays_below_the_stated_size(long_run, make_samples):
     assert max(len(curve["x"]) for curve in found["curves"].values()) <= document.POINTS + 3
     assert found["curves"]["metric/0"]["x"][-1] == 10_000
     assert len(found["gallery"]["steps"]) >= 2
+
+
+def test_endless_texts_are_cut(a_run):
+    # Reference: by hand: of 6 MB of a log its end, of every text 2000 letters; warnings before the end are not seen.
+    log = f"2026-11-30 10:00:00 warning: early\n{'x' * 6_000_000}\n2026-11-30 10:00:01 warning: late {'y' * 9000}\n"
+    (a_run / "log.txt").write_text(log)
+    config = json.loads((a_run / "config.json").read_text())
+    config["config"]["policy"]["model_name_or_path"] = "m" * 100_000
+    (a_run / "config.json").write_text(json.dumps(config))
+    index = a_run / "samples" / "step_000020" / "index.json"
+    listed = json.loads(index.read_text())
+    listed["samples"][0]["prompt"] = "p" * 100_000
+    index.write_text(json.dumps(listed))
+    assert page.write([a_run], a_run / "report.html") < 200_000
+    found = data_of(a_run / "report.html")["runs"][0]
+    assert [len(line) for line in found["warnings"]] == [2004]
+    assert found["warnings"][0].startswith("2026-11-30 10:00:01 warning: late yyy")
+    assert found["model"] == "m" * 2000 + " ..."
+    assert found["gallery"]["prompts"][0] == "p" * 2000 + " ..."
+
+
+def test_only_plain_files_are_written_over(a_run, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match=r"pipe: found no plain file; accepted: the name of a file"):
+        page.write([a_run], pipe)
+    assert pipe.is_fifo()
 
 
 @pytest.mark.slow
