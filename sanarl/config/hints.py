@@ -92,6 +92,8 @@ HINTS: dict[str, Hint] = {
     "lora_rank": Hint(("policy.lora.r",)),
     "rank": Hint(("policy.lora.r",)),
     "lora_init_weights": Hint(("policy.lora.init_lora_weights",)),
+    "use_dora": Hint(remark="adapters are LoRA's alone, without DoRA's magnitudes"),
+    "lora.bias": Hint(remark="biases are not trained"),
     "lora_target_modules": Hint(("policy.lora.target_modules",)),
     "native_model_path": Hint(("policy.model_name_or_path",), "with policy.base_pipeline"),
     "native_model_source": Hint(("policy.model_name_or_path",), "with policy.base_pipeline"),

@@ -90,6 +90,8 @@ def test_hints_name_keys_that_exist() -> None:
             assert key in every_key(), f"{name} -> {key}"
     assert str(hint_for("train.train_policy.beta")).startswith("policy.diffusers.nft_beta or ")
     assert str(hint_for("train.beta")).startswith("train.train_policy.kl_beta")
+    assert str(hint_for("policy.lora.bias")) == "biases are not trained"
+    assert "DoRA" in str(hint_for("policy.lora.use_dora"))
     assert hint_for("train.seed") is None
 
 
