@@ -21,7 +21,9 @@ def load_saved(folder: Path, overrides: Sequence[str] = ()) -> Loaded:
         tree = json.loads(file.read_text(encoding="utf-8"))["config"]
         if not isinstance(tree, dict):
             raise ValueError("its config is no table")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        raise ConfigError([Fault("", f"cannot be read: {error.strerror or error}", str(file))]) from error
+    except (ValueError, KeyError, TypeError) as error:
         why = "no 'config' in it" if isinstance(error, KeyError) else error
         text = f"holds no configuration of a run of sanarl ({why}), so {folder} is no run's folder"
         raise ConfigError([Fault("", text, str(file))]) from error

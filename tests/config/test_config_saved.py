@@ -29,9 +29,13 @@ def test_arguments_go_on_top_and_are_checked(tmp_path):
         load_saved(folder, ["policy.diffusers.sample.solver=eular"])
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"config": 3}', '{"config": {}'])
+def test_a_configuration_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"config\.json: cannot be read: No such file or directory"):
+        load_saved(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"config": 3}', '{"config": {}'])
 def test_what_is_no_configuration_of_a_run(tmp_path, text):
-    if text is not None:
-        (tmp_path / "config.json").write_text(text)
+    (tmp_path / "config.json").write_text(text)
     with pytest.raises(ConfigError, match=r"config\.json: holds no configuration of a run"):
         load_saved(tmp_path)
