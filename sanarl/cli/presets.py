@@ -29,20 +29,34 @@ def list_presets() -> None:
 
 
 def _remarks(configs: "dict[str, Config]") -> list[str]:
-    """Where to start, and what a preset needs, with what of it is not here."""
+    """Where to start, and what a preset needs, with what of its engine is not here."""
     from sanarl.config.sol_rl import START
     from sanarl.runtime import engines
 
     here = engines.machine() if any(engines.needs(config) for config in configs.values()) else None
     remarks = []
     for name, config in configs.items():
-        remark = "start here" if name in START else ""
-        if here is not None and (asked := engines.needs(config)):
-            remark = f"needs {asked}"
+        asked = engines.needs(config)
+        needs = [need for need in (asked, _rewards(config)) if need]
+        parts = ["start here"] if name in START else []
+        parts += [f"needs {', '.join(needs)}"] if needs else []
+        if here is not None and asked:
             reasons = dict.fromkeys(lack.reason for lack in engines.lacking(config, here).values())
-            remark += f"; here: {'; '.join(reasons)}" if reasons else ""
-        remarks.append(remark)
+            parts += [f"here: {'; '.join(reasons)}"] if reasons else []
+        remarks.append("; ".join(parts))
     return remarks
+
+
+def _rewards(config: "Config") -> str:
+    """What has to be there to score."""
+    from sanarl.rewards.weights import needed
+
+    if not config.is_rl:
+        return ""
+    if config.grpo.use_remote_reward:
+        return "a reward service"
+    fetched = [name for name in config.grpo.reward_function if needed(name)]
+    return f"the weights of {', '.join(fetched)}" if fetched else ""
 
 
 @presets.command()

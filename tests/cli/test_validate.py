@@ -87,7 +87,10 @@ def test_presets_list_and_show(capsys: pytest.CaptureFixture[str], monkeypatch: 
     start = sorted(name for name, line in lines.items() if "start here" in line)
     assert start == ["sana-image-nft-diffusionnft-pickscore", "tiny-image-nft"]
     assert "needs a compiler for torch.compile, a GPU of compute" in lines["sana-image-nft-sol_rl-fp8-hpsv2"]
-    assert "needs" not in lines["sana-image-nft-naive_scaling-hpsv2"]
+    assert lines["sana-image-nft-naive_scaling-hpsv2"].endswith("needs the weights of hpsv2")
+    assert lines["sana-image-nft-diffusionnft-pickscore"].endswith("start here; needs the weights of pickscore")
+    assert lines["sana-image-nft"].endswith("needs a reward service")
+    assert "needs" not in lines["tiny-image-nft"] + lines["sana-image-sft"]
     code, out, _ = run(capsys, monkeypatch, "presets", "show", "tiny-image-nft.toml")
     assert out == Path("presets/tiny-image-nft.toml").read_text(encoding="utf-8")
     names = "sana_sol_rl_hpsv2", "sana-image-nft-sol_rl-hpsv2"
