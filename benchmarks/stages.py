@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "diffusers", "transformers", "peft")
 
 
@@ -94,5 +95,6 @@ def keep(folder: Path, result: dict[str, Any], ranks: str = "") -> Path:
     """Write a result that begins with ``head`` under its name."""
     path = place(folder, result, ranks)
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(result, indent=1).replace(f"{ROOT}/", "")  # where this repository lies is nobody's matter
+    path.write_text(text + "\n", encoding="utf-8")
     return path

@@ -1,5 +1,6 @@
 """Every command of README.md and docs/quickstart.md, run in the order of the page."""
 
+import functools
 import re
 import signal
 import subprocess
@@ -45,7 +46,10 @@ def test_every_command(page, pages, tmp_path, monkeypatch, capfd):
 def served(command):
     """Whether a command that serves gives its page, and ends at Ctrl-C."""
     words = [sys.executable, "-m", *command.split(), "--port", "0"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    # As in a terminal: what a script starts in the background is born deaf to Ctrl-C, and so are its children.
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(words, preexec_fn=heard, **pipes) as process:
         address = re.search(r"http://\S+", process.stdout.readline())[0]
         with urllib.request.urlopen(address, timeout=60) as answer:
             page = answer.read().decode()
