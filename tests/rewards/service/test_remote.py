@@ -446,7 +446,7 @@ def test_a_trial_waits_for_nobody_who_is_silent(make_scoring, monkeypatch):
     monkeypatch.setattr(remote, "PREFLIGHT_S", 0.2)
     away = make_scoring("http://127.0.0.1:9/api/reward", patience_s=60.0)
     started = time.monotonic()
-    with pytest.raises(RewardError, match="did not take a request for 0 s"):
+    with pytest.raises(RewardError, match=r"did not take a request for [0-9] s"):
         away.trial(media(2), ["a", "b"], [{}, {}], only_strict=True)
     assert time.monotonic() - started < 10
     assert away._services[0].exchange.patience.silence_s == 60.0

@@ -119,7 +119,7 @@ def test_requests(totals, peer, table):
     with pytest.raises(UserError, match=r"no scores of 'a' within 0\.05 s, 3 times"):
         totals(table, functions(table), f"{table}.deadline_s=0.05")
     peer.script["enqueue"] = ["drop"] * 99
-    with pytest.raises(UserError, match=r"did not take a request for 0 s; last: .*disconnected"):
+    with pytest.raises(UserError, match=r"did not take a request for [0-9] s; last: .*disconnected"):
         totals(table, functions(table), f"{table}.patience_s=0.05")
 
 
