@@ -32,7 +32,15 @@ from sanarl.types import Rollout
 
 RESULTS = Path(__file__).parent / "results"
 TARGETS = [f"{a}.{p}" for a in ("attn1", "attn2") for p in ("to_q", "to_k", "to_v", "to_out.0")]
-SETTINGS = nft.Settings(64, 1.0, 0.0, 5.0, "all", 0.3, 0)
+SETTINGS = nft.Settings(
+    mini_batch=64,
+    nft_beta=1.0,
+    kl_beta=0.0,
+    advantage_clip=5.0,
+    advantage_mode="all",
+    timesteps_fraction=0.3,
+    decay_type=0,
+)
 
 
 def policy_in(dtype: torch.dtype, device: torch.device) -> Policy:

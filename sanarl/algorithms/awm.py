@@ -11,32 +11,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sanarl.algorithms import forward
 from sanarl.algorithms.forward import Noised, noised
 from sanarl.maths import draw
 from sanarl.maths.awm import matching_error, matching_log_prob
 from sanarl.maths.flow import per_sample
 from sanarl.maths.grpo import clipped_surrogate
-from sanarl.maths.nft import AdvantageMode, old_policy_decay, restrict
+from sanarl.maths.nft import restrict
 from sanarl.models.policy import Policy
 from sanarl.types import Rollout, Term
 
 
-@dataclass(frozen=True)
-class Settings:
+@dataclass(frozen=True, kw_only=True)
+class Settings(forward.Settings):
     """The algorithm's own numbers; names as in the configuration."""
 
-    mini_batch: int
     matching_power: float
     epsilon_low: float
     epsilon_high: float
-    kl_beta: float
     old_kl_beta: float
-    advantage_clip: float
-    advantage_mode: AdvantageMode
-    timesteps_fraction: float
-    decay_type: int
-    decay_value: float = 0.0
-    decay_steps: int = 1
 
 
 def terms(policy: Policy, rollout: Rollout, settings: Settings, key: draw.Key) -> Iterator[Term]:
@@ -95,8 +88,3 @@ def _loss(policy: Policy, one: Noised, advantages: Tensor, settings: Settings) -
     kl = per_sample((v - v_reference) ** 2).mean()
     metrics |= {"kl_div_loss": kl.detach(), "old_kl_div": per_sample((v_old - v_reference) ** 2).mean()}
     return loss + settings.kl_beta * kl, metrics
-
-
-def after_rollout(policy: Policy, updates: int, settings: Settings) -> None:
-    """Let the old values follow the learner's, ``updates`` optimiser steps into the run."""
-    policy.blend_old(old_policy_decay(updates, settings.decay_type, settings.decay_value, settings.decay_steps))

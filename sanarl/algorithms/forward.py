@@ -1,4 +1,7 @@
-"""The forward process: a rollout's clean samples with noise on top, at some of the noise levels they passed."""
+"""What algorithms that train on the forward process share: noised samples, and how old follows the learner.
+
+The forward process is a rollout's clean samples with noise on top, at some of the noise levels they passed.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,8 +11,23 @@ from torch import Tensor
 
 from sanarl.maths import draw
 from sanarl.maths.flow import interpolate
-from sanarl.maths.nft import kept_timesteps
+from sanarl.maths.nft import AdvantageMode, kept_timesteps, old_policy_decay
+from sanarl.models.policy import Policy
 from sanarl.types import Rollout, onto
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Numbers that these algorithms share; names as in the configuration."""
+
+    mini_batch: int
+    kl_beta: float
+    advantage_clip: float
+    advantage_mode: AdvantageMode
+    timesteps_fraction: float
+    decay_type: int
+    decay_value: float = 0.0
+    decay_steps: int = 1
 
 
 @dataclass(frozen=True)
@@ -48,3 +66,8 @@ def noised(rollout: Rollout, mini_batch: int, timesteps_fraction: float, key: dr
             sigma = sigmas[there, j].to(part.latents.dtype)
             x_t = interpolate(part.latents, noise, sigma)
             yield Noised(part, there, noise, sigma, x_t, len(rows) / batch / kept)
+
+
+def after_rollout(policy: Policy, updates: int, settings: Settings) -> None:
+    """Let the old values follow the learner's, ``updates`` optimiser steps into the run."""
+    policy.blend_old(old_policy_decay(updates, settings.decay_type, settings.decay_value, settings.decay_steps))

@@ -6,27 +6,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sanarl.algorithms import forward
 from sanarl.algorithms.forward import Noised, noised
 from sanarl.maths import draw
 from sanarl.maths.flow import per_sample
-from sanarl.maths.nft import AdvantageMode, nft_loss, old_policy_decay, optimality, restrict
+from sanarl.maths.nft import nft_loss, optimality, restrict
 from sanarl.models.policy import Policy
 from sanarl.types import Rollout, Term
 
 
-@dataclass(frozen=True)
-class Settings:
+@dataclass(frozen=True, kw_only=True)
+class Settings(forward.Settings):
     """The algorithm's own numbers; names as in the configuration."""
 
-    mini_batch: int
     nft_beta: float
-    kl_beta: float
-    advantage_clip: float
-    advantage_mode: AdvantageMode
-    timesteps_fraction: float
-    decay_type: int
-    decay_value: float = 0.0
-    decay_steps: int = 1
 
 
 def terms(policy: Policy, rollout: Rollout, settings: Settings, key: draw.Key) -> Iterator[Term]:
@@ -81,8 +74,3 @@ def _loss(policy: Policy, one: Noised, r: Tensor, settings: Settings) -> tuple[T
             "old_kl_div": per_sample((v_old - v_reference) ** 2).mean(),
         }
     return loss, metrics
-
-
-def after_rollout(policy: Policy, updates: int, settings: Settings) -> None:
-    """Let the old values follow the learner's, ``updates`` optimiser steps into the run."""
-    policy.blend_old(old_policy_decay(updates, settings.decay_type, settings.decay_value, settings.decay_steps))

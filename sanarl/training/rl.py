@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sanarl.algorithms import awm, flow_grpo, nft
+from sanarl.algorithms import awm, flow_grpo, forward, nft
 from sanarl.data.loading import Loader
 from sanarl.maths import draw as noise
 from sanarl.maths.advantage import group_advantages, group_statistics
@@ -145,10 +145,8 @@ def checked(found: Collected, metrics: dict[str, float], settings: flow_grpo.Set
 def after_rollout(policy: Policy, updates: int, settings: Algorithm) -> None:
     """Let the old values, which sample the next rollout, follow the learner's."""
     match settings:
-        case nft.Settings():
-            nft.after_rollout(policy, updates, settings)
-        case awm.Settings():
-            awm.after_rollout(policy, updates, settings)
+        case forward.Settings():
+            forward.after_rollout(policy, updates, settings)
         case flow_grpo.Settings():
             flow_grpo.after_rollout(policy)
 

@@ -1,6 +1,7 @@
 """From configuration keys to the settings of each part; arithmetic and names only."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -155,38 +156,35 @@ def sft_setup(config: Config, mini_batch: int | None = None) -> sft_loop.Setup:
     return sft_loop.Setup(config.samples_per_step, settings, config.train.seed, config.sft.mini_batch)
 
 
+def forward_settings(config: Config) -> dict[str, Any]:
+    """What DiffusionNFT and Advantage Weighted Matching are both told; see ``algorithms.forward.Settings``."""
+    diffusers, grpo = config.policy.diffusers, config.grpo
+    return {
+        "mini_batch": grpo.mini_batch,
+        "kl_beta": grpo.kl_beta,
+        "advantage_clip": grpo.advantage_high,
+        "advantage_mode": grpo.advantage_mode,
+        "timesteps_fraction": diffusers.timesteps_fraction,
+        "decay_type": diffusers.weight_copy_decay_type,
+        "decay_value": diffusers.weight_copy_decay_value or 0.0,
+        "decay_steps": diffusers.weight_copy_decay_steps or 1,
+    }
+
+
 def nft_settings(config: Config) -> nft.Settings:
     """DiffusionNFT's numbers."""
-    diffusers, grpo = config.policy.diffusers, config.grpo
-    return nft.Settings(
-        mini_batch=grpo.mini_batch,
-        nft_beta=diffusers.nft_beta,
-        kl_beta=grpo.kl_beta,
-        advantage_clip=grpo.advantage_high,
-        advantage_mode=grpo.advantage_mode,
-        timesteps_fraction=diffusers.timesteps_fraction,
-        decay_type=diffusers.weight_copy_decay_type,
-        decay_value=diffusers.weight_copy_decay_value or 0.0,
-        decay_steps=diffusers.weight_copy_decay_steps or 1,
-    )
+    return nft.Settings(nft_beta=config.policy.diffusers.nft_beta, **forward_settings(config))
 
 
 def awm_settings(config: Config) -> awm.Settings:
     """Advantage Weighted Matching's numbers."""
-    diffusers, grpo = config.policy.diffusers, config.grpo
+    grpo = config.grpo
     return awm.Settings(
-        mini_batch=grpo.mini_batch,
         matching_power=grpo.matching_power,
         epsilon_low=grpo.epsilon_low,
         epsilon_high=grpo.epsilon_high,
-        kl_beta=grpo.kl_beta,
         old_kl_beta=grpo.old_kl_beta,
-        advantage_clip=grpo.advantage_high,
-        advantage_mode=grpo.advantage_mode,
-        timesteps_fraction=diffusers.timesteps_fraction,
-        decay_type=diffusers.weight_copy_decay_type,
-        decay_value=diffusers.weight_copy_decay_value or 0.0,
-        decay_steps=diffusers.weight_copy_decay_steps or 1,
+        **forward_settings(config),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sanarl.algorithms import awm
+from sanarl.algorithms import awm, forward
 from sanarl.maths import draw
 from sanarl.runtime.step import StepGuard, optimise
 from sanarl.runtime.world import World
@@ -177,6 +177,6 @@ def test_without_anchors_the_reference_is_not_run(off, monkeypatch):
 def test_old_follows_after_a_rollout(off, kind, updates, decay):
     # Reference: decay * old + (1 - decay) * learner with the decay of that kind at that update.
     before = [v.clone() for v in off.sets["old"]]
-    awm.after_rollout(off, updates, replace(SETTINGS, decay_type=kind, decay_value=0.8, decay_steps=4))
+    forward.after_rollout(off, updates, replace(SETTINGS, decay_type=kind, decay_value=0.8, decay_steps=4))
     for old, was, master in zip(off.sets["old"], before, off.masters, strict=True):
         torch.testing.assert_close(old, decay * was + (1 - decay) * master.detach())

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sanarl.algorithms import nft, sft
+from sanarl.algorithms import forward, nft, sft
 from sanarl.maths import draw
 from sanarl.maths.flow import interpolate
 from sanarl.maths.nft import nft_loss
@@ -266,6 +266,6 @@ def test_half_advantage_samples_teach_nothing_at_the_old_policy(make_policy):
 def test_old_follows_after_a_rollout(policy, kind, updates, decay):
     # Reference: decay * old + (1 - decay) * learner with the decay of that kind at that update.
     before = [v.clone() for v in policy.sets["old"]]
-    nft.after_rollout(policy, updates, replace(NFT, decay_type=kind, decay_value=0.8, decay_steps=4))
+    forward.after_rollout(policy, updates, replace(NFT, decay_type=kind, decay_value=0.8, decay_steps=4))
     for old, was, master in zip(policy.sets["old"], before, policy.masters, strict=True):
         torch.testing.assert_close(old, decay * was + (1 - decay) * master.detach())

@@ -73,7 +73,15 @@ def rollout(policy, path=None):
 
 
 def test_of_diffusion_nft(policy):
-    settings = nft.Settings(2, 1.0, 1e-4, 5.0, "all", 0.5, 1)
+    settings = nft.Settings(
+        mini_batch=2,
+        nft_beta=1.0,
+        kl_beta=1e-4,
+        advantage_clip=5.0,
+        advantage_mode="all",
+        timesteps_fraction=0.5,
+        decay_type=1,
+    )
     with Copies() as copies:
         sums = back_up(nft.terms(policy, rollout(policy), settings, (0, 1)), policy, 1.0)
     assert copies.seen >= 3 * 2  # noise of three mini-batches at two levels

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from sanarl.algorithms import nft
+from sanarl.algorithms import forward
 from sanarl.config import ConfigError
 from sanarl.data import module
 from sanarl.errors import UserError
@@ -312,7 +312,7 @@ def test_how_old_follows_the_learner(lab, overrides, updates, stays):
         for master in made.policy.masters:
             master += 1
         before = [value.clone() for value in made.policy.sets["old"]]
-        nft.after_rollout(made.policy, updates, settings.rl_setup(made.config, 1.0).settings)
+        forward.after_rollout(made.policy, updates, settings.rl_setup(made.config, 1.0).settings)
         for was, now in zip(before, made.policy.sets["old"], strict=True):
             torch.testing.assert_close(now - was, torch.full_like(was, 1 - stays), rtol=0, atol=1e-6)
 
